@@ -1,0 +1,3 @@
+"""kappaone: conditioned initialization for the attention layers of any Transformer, measured and proven."""
+
+from kappaone._version import __version__ as __version__

@@ -1,0 +1,117 @@
+"""Read a layout's blocks out of a model: names without wrapper prefixes, parameters, views.
+
+Views are views: writing into one writes into the parameter. Only `kappaone.apply` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from kappaone.errors import LayoutError
+from kappaone.layouts.layout import AttentionLayout, Role, RoleRows
+
+# Segments that wrappers put into qualified names: DDP, torch.compile, FSDP1, activation checkpointing.
+_WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+_WRAPPER_TYPES = ("DataParallel", "OptimizedModule", "FullyShardedDataParallel", "CheckpointWrapper")
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    return any(c.__name__.endswith(_WRAPPER_TYPES) for c in type(module).__mro__)
+
+
+def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module once, under its name without wrapper prefixes; wrappers themselves are left out.
+
+    A submodule that a user called "module" keeps its name: a segment is dropped only below a wrapper.
+
+    Examples:
+        >>> [name for name, _ in named_modules(nn.Sequential(nn.Linear(2, 2)))]
+        ['', '0']
+    """
+    seen: set[int] = set()
+
+    def walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        wrapper = _is_wrapper(module)
+        if not wrapper:
+            yield name, module
+        for child_name, child in module.named_children():
+            inner = name if wrapper and child_name in _WRAPPERS else f"{name}.{child_name}" if name else child_name
+            yield from walk(child, inner)
+
+    yield from walk(model, "")
+
+
+def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every parameter under its name without wrapper prefixes; a tied one under its first name and its others.
+
+    Examples:
+        >>> sorted(parameters_by_name(nn.Linear(2, 2)))
+        ['bias', 'weight']
+    """
+    return {
+        f"{name}.{key}" if name else key: parameter
+        for name, module in named_modules(model)
+        for key, parameter in module._parameters.items()
+        if parameter is not None
+    }
+
+
+def parameter(model: nn.Module, name: str) -> nn.Parameter:
+    """One parameter by its name without wrapper prefixes.
+
+    Raises:
+        LayoutError: if there is none of that name.
+    """
+    found = parameters_by_name(model).get(name)
+    if found is None:
+        raise LayoutError(f"no parameter is called {name!r}", "list them with kappaone.find_attention(model)")
+    return found
+
+
+def block_view(weight: Tensor, rows: RoleRows, role: Role, head: int) -> Tensor:
+    """View of one head's block with rows as outputs: (size, width) for q, k, v and (width, size) for o.
+
+    Args:
+        weight: the stored parameter (or a tensor of its shape); 1x1 convolutions are read as matrices.
+        rows: where the role lives.
+        role: q, k, v or o.
+        head: index into `rows.starts`.
+    """
+    matrix = weight.detach()
+    if matrix.ndim > 2:
+        matrix = matrix.flatten(1)
+    if rows.transposed:
+        matrix = matrix.T
+    start = rows.starts[head]
+    return matrix[:, start : start + rows.size] if role == "o" else matrix[start : start + rows.size]
+
+
+def stacked_blocks(model: nn.Module, layout: AttentionLayout, role: Role, *, dtype: torch.dtype | None = None) -> Tensor:
+    """A copy of all blocks of one role: (heads, size, width), for o (heads, width, size).
+
+    Args:
+        model: the model in which the layout was found.
+        layout: the layer.
+        role: q, k, v or o.
+        dtype: dtype of the copy; the parameter's own if None.
+    """
+    rows = layout.role(role)
+    weight = parameter(model, rows.parameter)
+    blocks = torch.stack([block_view(weight, rows, role, head) for head in range(rows.heads)])
+    return blocks if dtype is None else blocks.to(dtype)
+
+
+def bias_blocks(model: nn.Module, layout: AttentionLayout, role: Role, *, dtype: torch.dtype | None = None) -> Tensor | None:
+    """A copy of the bias of q, k or v by head, (heads, size), or None where the role has no bias."""
+    rows = layout.role(role)
+    if rows.bias is None:
+        return None
+    bias = parameter(model, rows.bias).detach()
+    stacked = torch.stack([bias[start : start + rows.size] for start in rows.bias_starts])
+    return stacked if dtype is None else stacked.to(dtype)

@@ -1,0 +1,191 @@
+"""A layout is data: where each role's rows of one attention layer live, and what is known about the layer.
+
+The row convention of the whole package, stated once:
+
+* A *block* is the weight of one role of one head, as the matrix that multiplies a token from the left, `y = W x`, so
+  its rows are outputs. For q, k and v a block has shape (head_dim, width); for o it has shape (width, head_dim).
+  This is the transpose of the paper's `W^(i)` (D x d, multiplying from the right): semi-orthogonal means `W W^T = I`.
+* `nn.Linear.weight` stores outputs along axis 0. Transformers' `Conv1D` stores them along axis 1 (`transposed=True`).
+* A head's rows are one contiguous range. That covers every fused order in use: `[Q|K|V]`, `(q k v)` per head, per
+  key/value group, per shard; only the starts differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kappaone.errors import LayoutError
+
+Role = Literal["q", "k", "v", "o"]
+QKV: tuple[Role, ...] = ("q", "k", "v")
+
+
+@dataclass(frozen=True)
+class RoleRows:
+    """Where the blocks of one role live in one parameter.
+
+    Attributes:
+        parameter: qualified name of the weight, as `model.named_parameters()` gives it, wrapper prefixes stripped.
+        starts: for each head (key/value head for k and v), the first index of its block along the head axis.
+        size: length of each block along the head axis (head_dim; value_dim for v and o).
+        width: length of the other axis (the width of the tokens that the role reads; for o, of the output).
+        transposed: the weight is stored (in, out), as transformers' Conv1D does.
+        bias: qualified name of the bias, or None.
+        bias_starts: first index of each head's part of the bias (q, k, v only).
+    """
+
+    parameter: str
+    starts: tuple[int, ...]
+    size: int
+    width: int
+    transposed: bool = False
+    bias: str | None = None
+    bias_starts: tuple[int, ...] = ()
+
+    @property
+    def heads(self) -> int:
+        """Number of blocks: heads for q and o, key/value heads for k and v."""
+        return len(self.starts)
+
+    @property
+    def rows(self) -> int:
+        """Total number of rows of the role, over all heads."""
+        return self.size * self.heads
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-ready form."""
+        return {
+            "parameter": self.parameter,
+            "starts": list(self.starts),
+            "size": self.size,
+            "width": self.width,
+            "transposed": self.transposed,
+            "bias": self.bias,
+            "bias_starts": list(self.bias_starts),
+        }
+
+
+@dataclass(frozen=True)
+class AttentionLayout:
+    """One attention layer: its roles, its heads, and the facts that matter for schemes and measurements.
+
+    Attributes:
+        name: qualified name of the attention module, wrapper prefixes stripped ("" for the model itself).
+        kind: the module's class name, for people; never used to decide anything.
+        source: who described it: an adapter's name, "spec" or "declaration".
+        q: rows of the query role.
+        k: rows of the key role.
+        v: rows of the value role.
+        o: columns of the output projection by head, or None where there is none or it is unknown.
+        scale: the factor on q.k inside the softmax (1/sqrt(head_dim) usually), or None if unknown.
+        causal: True or False where the layout fixes it, None where the input decides.
+        facts: further facts by name: "rotary", "qk_norm", "cosine", "channel_attention", "cross", "gate", ...
+        output: what the module returns: "projected" (after o) or "heads" (o is in another module, or there is none).
+        zero_bias: the library's own default sets the q, k, v biases to zero.
+        laws: the laws by which the library itself draws these weights, by role ("qkv" for all three).
+    """
+
+    name: str
+    kind: str
+    source: str
+    q: RoleRows
+    k: RoleRows
+    v: RoleRows
+    o: RoleRows | None = None
+    scale: float | None = None
+    causal: bool | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    output: Literal["projected", "heads"] = "projected"
+    zero_bias: bool = False
+    laws: tuple[Law, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.q.size != self.k.size:
+            raise LayoutError(
+                f"layer {self.name!r}: queries have {self.q.size} rows per head, keys {self.k.size}; expected the same",
+                "correct head_dim of q and k in the layout",
+            )
+        if self.k.heads != self.v.heads or self.q.heads % self.k.heads:
+            raise LayoutError(
+                f"layer {self.name!r}: {self.q.heads} query, {self.k.heads} key and {self.v.heads} value heads; expected "
+                "equal key and value heads that divide the query heads",
+                "correct heads and kv_heads in the layout",
+            )
+
+    @property
+    def heads(self) -> int:
+        """Number of query heads."""
+        return self.q.heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of key/value heads; fewer than `heads` under grouped-query attention."""
+        return self.k.heads
+
+    @property
+    def head_dim(self) -> int:
+        """Rows of one query head, d."""
+        return self.q.size
+
+    @property
+    def width(self) -> int:
+        """Width of the tokens that the queries read, D."""
+        return self.q.width
+
+    def kv_head(self, head: int) -> int:
+        """The key/value head that query head `head` reads.
+
+        Consecutive heads share one (Llama) unless the fact `kv_map` says "modulo" (x-transformers).
+        """
+        if self.facts.get("kv_map") == "modulo":
+            return head % self.kv_heads
+        return head // (self.heads // self.kv_heads)
+
+    def role(self, role: Role) -> RoleRows:
+        """The rows of one role.
+
+        Raises:
+            LayoutError: for "o" where the layout has no output projection.
+        """
+        rows = {"q": self.q, "k": self.k, "v": self.v, "o": self.o}[role]
+        if rows is None:
+            raise LayoutError(f"layer {self.name!r} has no output projection in its layout", "leave role o out")
+        return rows
+
+    def fused(self) -> bool:
+        """Whether q, k and v share one parameter."""
+        return self.q.parameter == self.k.parameter == self.v.parameter
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-ready form."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "source": self.source,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "width": self.width,
+            "scale": self.scale,
+            "causal": self.causal,
+            "output": self.output,
+            "facts": dict(self.facts),
+            "roles": {r: self.role(r).to_dict() for r in ("q", "k", "v", "o") if r != "o" or self.o is not None},
+        }
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law by which a library draws its weights: entries are independent, mean zero.
+
+    Attributes:
+        kind: "normal" or "uniform".
+        std: standard deviation of the entries.
+        origin: where the library says so, for people.
+    """
+
+    kind: Literal["normal", "uniform"]
+    std: float
+    origin: str
