@@ -92,7 +92,9 @@ def block_view(weight: Tensor, rows: RoleRows, role: Role, head: int) -> Tensor:
     return matrix[:, start : start + rows.size] if role == "o" else matrix[start : start + rows.size]
 
 
-def stacked_blocks(model: nn.Module, layout: AttentionLayout, role: Role, *, dtype: torch.dtype | None = None) -> Tensor:
+def stacked_blocks(
+    model: nn.Module, layout: AttentionLayout, role: Role, *, dtype: torch.dtype | None = None
+) -> Tensor:
     """A copy of all blocks of one role: (heads, size, width), for o (heads, width, size).
 
     Args:
@@ -107,7 +109,9 @@ def stacked_blocks(model: nn.Module, layout: AttentionLayout, role: Role, *, dty
     return blocks if dtype is None else blocks.to(dtype)
 
 
-def bias_blocks(model: nn.Module, layout: AttentionLayout, role: Role, *, dtype: torch.dtype | None = None) -> Tensor | None:
+def bias_blocks(
+    model: nn.Module, layout: AttentionLayout, role: Role, *, dtype: torch.dtype | None = None
+) -> Tensor | None:
     """A copy of the bias of q, k or v by head, (heads, size), or None where the role has no bias."""
     rows = layout.role(role)
     if rows.bias is None:

@@ -1,0 +1,38 @@
+"""Adapters: one function a family, from a site to its layout, or None where the site is something else.
+
+An adapter is asked only if its library is already imported: kappaone never imports timm or transformers itself.
+To add one: write the file, add its line here, one in docs/layouts.md, one row in the conformance suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kappaone.layouts.adapters import timm_vit, torch_mha, transformers_bert, transformers_gpt2, transformers_proj
+from kappaone.layouts.layout import AttentionLayout
+from kappaone.layouts.site import Site
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A named way to describe attention.
+
+    Attributes:
+        name: how reports call it.
+        library: the top-level package that must be loaded for it to be asked.
+        describe: from a site to a layout, or None.
+    """
+
+    name: str
+    library: str
+    describe: Callable[[Site], AttentionLayout | None]
+
+
+ADAPTERS: tuple[Adapter, ...] = (
+    Adapter("torch.mha", "torch", torch_mha.describe),
+    Adapter("timm.vit", "timm", timm_vit.describe),
+    Adapter("transformers.gpt2", "transformers", transformers_gpt2.describe),
+    Adapter("transformers.bert", "transformers", transformers_bert.describe),
+    Adapter("transformers.proj", "transformers", transformers_proj.describe),
+)

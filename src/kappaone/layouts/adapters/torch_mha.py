@@ -1,0 +1,77 @@
+"""torch.nn.MultiheadAttention, as used by TransformerEncoder, TransformerDecoder and torchvision's ViT.
+
+Rows [Q|K|V] in `in_proj_weight`, head-major; with kdim or vdim other than embed_dim, three separate parameters and
+still one fused bias. The default init is Xavier-uniform on the whole fused weight (pytorch#166378).
+"""
+
+from __future__ import annotations
+
+from kappaone.layouts.layout import AttentionLayout, Law, RoleRows
+from kappaone.layouts.site import Site
+
+_NEEDED = ("embed_dim", "num_heads", "head_dim", "kdim", "vdim", "batch_first", "out_proj")
+
+
+def describe(site: Site) -> AttentionLayout | None:
+    """The layout of a MultiheadAttention, or None."""
+    if not all(hasattr(site.module, name) for name in _NEEDED):
+        return None
+    if not site.own_parameters() & {"in_proj_weight", "q_proj_weight"} or site.children() != {"out_proj"}:
+        return None
+    width, heads, size = (int(site.attribute(name)) for name in ("embed_dim", "num_heads", "head_dim"))
+    biased = site.attribute("in_proj_bias") is not None
+    bias = site.qualified("in_proj_bias") if biased else None
+    at = {role: tuple(range(i * width, (i + 1) * width, size)) for i, role in enumerate("qkv")}
+    own = tuple(range(0, width, size))
+    fused = "in_proj_weight" in site.own_parameters()
+    inputs = {
+        "q": width,
+        "k": width if fused else int(site.attribute("kdim")),
+        "v": width if fused else int(site.attribute("vdim")),
+    }
+
+    def rows(role: str) -> RoleRows:
+        name = "in_proj_weight" if fused else f"{role}_proj_weight"
+        return RoleRows(
+            site.qualified(name),
+            at[role] if fused else own,
+            size,
+            inputs[role],
+            False,
+            bias,
+            at[role] if biased else (),
+        )
+
+    out = site.projection("out_proj")
+    if out is None:
+        return None
+    extra = {
+        "add_zero_attn": bool(site.attribute("add_zero_attn", False)),
+        "bias_kv": site.attribute("bias_k") is not None,
+    }
+    facts = {"batch_first": bool(site.attribute("batch_first")), **{k: True for k, on in extra.items() if on}}
+    # Xavier-uniform has variance 2 / (fan_in + fan_out), with the fans of the parameter as it is stored.
+    laws = tuple(
+        {
+            Law(
+                "uniform",
+                (2 / (rows(role).width + (3 * width if fused else width))) ** 0.5,
+                "torch: xavier_uniform_ on the stored parameter",
+            )
+            for role in "qkv"
+        }
+    )
+    return AttentionLayout(
+        name=site.name,
+        kind=type(site.module).__name__,
+        source="torch.mha",
+        q=rows("q"),
+        k=rows("k"),
+        v=rows("v"),
+        o=out.columns(heads),
+        scale=size**-0.5,
+        causal=None,
+        facts=facts,
+        zero_bias=True,
+        laws=laws,
+    )

@@ -1,0 +1,254 @@
+"""What an attention layer reads, and the q, k, v and mask that it hands to its softmax, on an example.
+
+Fused kernels show no attention probabilities, so we listen one step earlier: at the call of
+`scaled_dot_product_attention`, where rotary embeddings, norms and biases are already in q and k and the mask is
+explicit. An eager layer calls softmax instead: there q and k come from the layer's own weights, and the mask (with
+any additive bias) is what the logits have beyond scale * q k^T.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from kappaone.errors import MeasureError
+from kappaone.layouts.blocks import bias_blocks, named_modules, stacked_blocks
+from kappaone.layouts.layout import AttentionLayout, Role
+from kappaone.layouts.running import evaluating, hooked, run
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One call of one attention layer.
+
+    Attributes:
+        tokens: (B, N, width) what the queries are made from.
+        kv_tokens: (B, M, width) what the keys and values are made from.
+        q: (B, heads, N, head_dim), as they enter the softmax, before the scale.
+        k: (B, kv_heads, M, head_dim).
+        v: (B, kv_heads, M, value_dim).
+        mask: additive, broadcastable to (B, heads, N, M), -inf where masked, causal included; None if nothing is.
+        scale: the factor on q.k.
+        args: positional inputs of the module.
+        kwargs: keyword inputs of the module.
+        calls: how often the module was called in this forward (the first is recorded).
+    """
+
+    tokens: Tensor
+    kv_tokens: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+    scale: float
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] | None = None
+    calls: int = 1
+
+
+@dataclass
+class Heard:
+    """What was heard while a module ran: its inputs and the attention calls in it."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] | None = None
+    sdpa: dict[str, Any] | None = None
+    softmax: Tensor | None = None
+    mha: dict[str, Any] | None = None
+    calls: int = 0
+
+
+def listen(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -> dict[str, Heard]:
+    """Run the model once and note, for each layer, its first call.
+
+    Raises:
+        MeasureError: if the model fails on the example.
+    """
+    heard = {layout.name: Heard() for layout in layouts}
+    stack: list[Heard] = []
+    mha_signature = inspect.signature(F.multi_head_attention_forward)
+
+    class Ear(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if stack and stack[-1].calls == 1:
+                layer = stack[-1]
+                if func is F.scaled_dot_product_attention and layer.sdpa is None:
+                    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+                    layer.sdpa = {**dict(zip(names, args, strict=False)), **kwargs}
+                elif func is F.multi_head_attention_forward:
+                    bound = mha_signature.bind(*args, **kwargs)
+                    bound.apply_defaults()
+                    layer.mha = dict(bound.arguments)
+                elif func in (F.softmax, torch.softmax, Tensor.softmax) and layer.softmax is None:
+                    layer.softmax = args[0] if args else kwargs["input"]
+            return func(*args, **kwargs)
+
+    def before(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            layer = heard[name]
+            layer.calls += 1
+            if layer.calls == 1:
+                layer.args, layer.kwargs = args, kwargs
+            stack.append(layer)
+
+        return hook
+
+    def after(_name: str) -> Callable[..., None]:
+        return lambda *_: stack.pop() and None
+
+    modules = {name: module for name, module in named_modules(model) if name in heard}
+    with evaluating(model), hooked(modules, before, after), Ear():
+        run(model, example)
+    return heard
+
+
+def record(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -> dict[str, Recorded]:
+    """For each attention layer that the example reaches: its tokens and the q, k, v, mask of its first call.
+
+    Args:
+        model: the model; its mode, weights and the random state are left as they are (dropout is off meanwhile).
+        layouts: its layers, from `find_attention`.
+        example: an input.
+
+    Raises:
+        MeasureError: if the model fails on the example, or a layer's attention cannot be heard.
+    """
+    return {
+        layout.name: _recorded(model, layout, heard)
+        for layout, heard in zip(layouts, listen(model, layouts, example).values(), strict=True)
+        if heard.calls
+    }
+
+
+def _recorded(model: nn.Module, layout: AttentionLayout, heard: Heard) -> Recorded:
+    kwargs = heard.kwargs or {}
+    if heard.mha is not None:
+        return _from_mha(model, layout, heard)
+    tokens = next(
+        (t for t in (*heard.args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point() and t.ndim >= 3),
+        None,
+    )
+    if tokens is None or tokens.shape[-1] != layout.width:
+        found = "no such tensor" if tokens is None else f"{tuple(tokens.shape)}"
+        raise MeasureError(
+            f"layer {layout.name!r} was called without tokens of width {layout.width} (found {found})",
+            "report this layer with the arguments that it takes",
+        )
+    tokens = tokens.detach().reshape(tokens.shape[0], -1, tokens.shape[-1])
+    if heard.sdpa is not None:
+        call = heard.sdpa
+        q, k, v = (call[n].detach() for n in ("query", "key", "value"))
+        mask = _additive(call.get("attn_mask"), bool(call.get("is_causal", False)), q, k)
+        scale = call.get("scale")
+        k, v = _ungrouped(k, layout), _ungrouped(v, layout)
+        return Recorded(
+            tokens,
+            tokens,
+            q,
+            k,
+            v,
+            mask,
+            q.shape[-1] ** -0.5 if scale is None else float(scale),
+            heard.args,
+            kwargs,
+            heard.calls,
+        )
+    if heard.softmax is None:
+        raise MeasureError(
+            f"layer {layout.name!r} called neither scaled_dot_product_attention nor softmax on the example",
+            "load the model with its 'sdpa' or 'eager' attention (attn_implementation='sdpa')",
+        )
+    if layout.facts.get("rotary") or layout.facts.get("qk_norm"):
+        raise MeasureError(
+            f"layer {layout.name!r} ran eager attention with rotary embeddings or QK-norm, whose q and k cannot be heard",
+            "load the model with attn_implementation='sdpa'",
+        )
+    q, k, v = (_project(model, layout, role, tokens) for role in ("q", "k", "v"))
+    scale = layout.scale if layout.scale is not None else layout.head_dim**-0.5
+    logits = heard.softmax.detach()
+    keys = k.repeat_interleave(layout.heads // layout.kv_heads, 1)
+    extra = (logits.double() - scale * q.double() @ keys.double().mT).to(logits.dtype)
+    # Finite differences below rounding are rounding, and anything near the dtype's minimum is a mask.
+    extra = extra.masked_fill(extra < torch.finfo(logits.dtype).min / 4, float("-inf"))
+    small = 1e-4 * max(1.0, float(logits[logits > torch.finfo(logits.dtype).min / 4].abs().max()))
+    quiet = bool((extra.abs() < small).all())
+    return Recorded(tokens, tokens, q, k, v, None if quiet else extra, scale, heard.args, kwargs, heard.calls)
+
+
+def _project(model: nn.Module, layout: AttentionLayout, role: Role, tokens: Tensor) -> Tensor:
+    """(B, N, width) -> (B, heads of the role, N, size), by the layout."""
+    weight = stacked_blocks(model, layout, role)
+    out = torch.einsum("bnw,hsw->bhns", tokens, weight)
+    bias = bias_blocks(model, layout, role)
+    return out if bias is None else out + bias[None, :, None, :]
+
+
+def _ungrouped(tensor: Tensor, layout: AttentionLayout) -> Tensor:
+    """Keys or values repeated for every query head, back to one for each key/value head."""
+    if tensor.shape[1] == layout.kv_heads or layout.kv_heads == layout.heads:
+        return tensor
+    first = [next(h for h in range(layout.heads) if layout.kv_head(h) == g) for g in range(layout.kv_heads)]
+    return tensor[:, first]
+
+
+def _additive(mask: Tensor | None, causal: bool, q: Tensor, k: Tensor) -> Tensor | None:
+    """The mask of an SDPA call as one additive tensor."""
+    out: Tensor | None = None
+    if mask is not None:
+        zero = torch.zeros((), dtype=q.dtype, device=q.device)
+        out = mask.detach() if mask.dtype != torch.bool else zero.masked_fill(~mask.detach(), float("-inf"))
+        out = out.masked_fill(out <= torch.finfo(out.dtype).min / 4, float("-inf"))
+        if bool((out == 0).all()):
+            out = None
+    if causal:
+        n, m = q.shape[-2], k.shape[-2]
+        lower = torch.ones(n, m, dtype=torch.bool, device=q.device).tril()
+        triangle = torch.zeros(n, m, dtype=q.dtype, device=q.device).masked_fill(~lower, float("-inf"))
+        out = triangle if out is None else out + triangle
+    return out
+
+
+def _from_mha(model: nn.Module, layout: AttentionLayout, heard: Heard) -> Recorded:
+    """nn.MultiheadAttention computes everything in one function: q, k, v follow from its arguments."""
+    call = heard.mha or {}
+    if call.get("bias_k") is not None or call.get("add_zero_attn"):
+        raise MeasureError(
+            f"layer {layout.name!r} adds rows to its keys (bias_k or add_zero_attn), which is not measured yet",
+            "leave this layer out, or build it without them",
+        )
+    query, key = (call[n].detach() for n in ("query", "key"))
+    if query.ndim == 2:
+        query, key = query[:, None], key[:, None]
+    tokens, kv_tokens = query.transpose(0, 1), key.transpose(0, 1)  # the function takes (N, B, E)
+    if call["value"].shape[-1] != kv_tokens.shape[-1] or call["value"].data_ptr() != call["key"].data_ptr():
+        raise MeasureError(
+            f"layer {layout.name!r} reads its values from other tokens than its keys, which is not measured yet",
+            "measure a layer whose key and value inputs are the same",
+        )
+    q = _project(model, layout, "q", tokens)
+    k, v = (_project(model, layout, role, kv_tokens) for role in ("k", "v"))
+    mask: Tensor | None = None
+    batch, heads, n, m = len(tokens), layout.heads, q.shape[-2], k.shape[-2]
+    given, padding = call.get("attn_mask"), call.get("key_padding_mask")
+    if given is not None:
+        given = given if given.ndim == 2 else given.reshape(batch, heads, n, m)
+        mask = _additive(~given if given.dtype == torch.bool else given, False, q, k)
+    elif call.get("is_causal"):
+        mask = _additive(None, True, q, k)
+    if padding is not None:
+        extra = _additive(~padding if padding.dtype == torch.bool else padding, False, q, k)
+        if extra is not None:
+            extra = extra.reshape(batch, 1, 1, m)
+            mask = extra if mask is None else mask + extra
+    scale = layout.scale if layout.scale is not None else layout.head_dim**-0.5
+    return Recorded(tokens, kv_tokens, q, k, v, mask, scale, heard.args, heard.kwargs, heard.calls)

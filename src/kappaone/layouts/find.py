@@ -1,0 +1,219 @@
+"""Find the attention of a model: who is asked, in which order, and what is refused.
+
+Order of trust: the user's own spec, a declaration on the module, an adapter whose library is loaded, else a refusal
+that shows the shapes and how to write a spec. Nothing is guessed from shapes alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from kappaone.errors import LayoutError, SpecError
+from kappaone.layouts.adapters import ADAPTERS
+from kappaone.layouts.blocks import named_modules, parameters_by_name
+from kappaone.layouts.layout import AttentionLayout
+from kappaone.layouts.notice import by_calls, by_structure
+from kappaone.layouts.site import Site
+from kappaone.layouts.spec import AttentionSpec
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Attention that was noticed and that nobody could describe.
+
+    Attributes:
+        name: qualified module name.
+        kind: class name.
+        why: what made it look like attention.
+        shapes: its parameters and their shapes.
+    """
+
+    name: str
+    kind: str
+    why: str
+    shapes: str
+
+    def __str__(self) -> str:
+        return f"{self.name or '(the model itself)'} ({self.kind}; {self.why}): {self.shapes}"
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain JSON-ready form."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Every attention layer of a model: described, or refused with the reason.
+
+    Attributes:
+        layouts: in the order of the model's modules.
+        refused: noticed, not described.
+    """
+
+    layouts: tuple[AttentionLayout, ...]
+    refused: tuple[Refused, ...] = ()
+
+
+def survey(
+    model: nn.Module, example: Any = None, *, layouts: Sequence[AttentionLayout | AttentionSpec] | None = None
+) -> Survey:
+    """Look at every module of a model and describe or refuse its attention.
+
+    Args:
+        model: any module; wrappers (DDP, torch.compile, ...) are looked through.
+        example: an input, so that attention which only its calls betray is noticed too; tensor, tuple or dict.
+        layouts: the user's own layouts or specs, which come before everything else.
+
+    Raises:
+        LayoutError: if a given layout or spec fits no module, or not its module.
+    """
+    modules = dict(named_modules(model))
+    given = {item.name: item for item in layouts or () if isinstance(item, AttentionLayout)}
+    specs = [item for item in layouts or () if isinstance(item, AttentionSpec)]
+    unknown = [item for item in layouts or () if not isinstance(item, (AttentionLayout, AttentionSpec))]
+    if unknown:
+        raise SpecError(
+            f"layouts holds {unknown[0]!r}; expected AttentionLayout or AttentionSpec objects",
+            "kappaone.find_attention(model) gives the former, kappaone.AttentionSpec(...) makes the latter",
+        )
+    used: set[int] = set()
+    found: dict[str, AttentionLayout] = {}
+    for name, module in modules.items():
+        layout = given.get(name)
+        if layout is None:
+            layout = _describe(Site(name, module, modules), specs, used)
+        if layout is not None and not any(_within(name, other) for other in found):
+            found[name] = layout
+    for item in given.values():
+        if item.name not in found:
+            raise LayoutError(
+                f"the given layout is for module {item.name!r}, which the model does not have",
+                "take the layouts from kappaone.find_attention of the same model",
+            )
+    for i, spec in enumerate(specs):
+        if i not in used:
+            raise LayoutError(
+                f"the layout spec {spec.match!r} matches none of the model's {len(modules)} modules",
+                "match= is a glob over qualified names, such as 'blocks.*.attn'",
+            )
+    for layout in found.values():
+        _check_shapes(model, layout)
+    noticed = by_structure(modules, set(found))
+    if example is not None:
+        for name, why in by_calls(model, modules, example).items():
+            described = any(_within(name, other) or _within(other, name) for other in found)
+            if not described and not any(_within(name, other) for other in noticed):
+                noticed[name] = why
+    refused = tuple(
+        Refused(name, type(modules[name]).__name__, why, Site(name, modules[name], modules).shapes())
+        for name, why in noticed.items()
+    )
+    return Survey(tuple(found.values()), refused)
+
+
+def find_attention(
+    model: nn.Module,
+    example: Any = None,
+    *,
+    layouts: Sequence[AttentionLayout | AttentionSpec] | None = None,
+    on_refused: Literal["raise", "skip"] = "raise",
+) -> list[AttentionLayout]:
+    """The layouts of a model's attention layers, as data.
+
+    Args:
+        model: any module.
+        example: an input (tensor, tuple of positional or dict of keyword inputs); finds attention by its calls too.
+        layouts: the user's own layouts or specs.
+        on_refused: "raise" where attention is noticed that nobody can describe, or "skip" it.
+
+    Raises:
+        LayoutError: if no attention was found, or some was refused.
+
+    Examples:
+        >>> layers = find_attention(nn.TransformerEncoderLayer(16, 4))
+        >>> layers[0].name, layers[0].heads, layers[0].head_dim
+        ('self_attn', 4, 4)
+    """
+    result = survey(model, example, layouts=layouts)
+    require(result, on_refused, dict(named_modules(model)))
+    return list(result.layouts)
+
+
+def require(result: Survey, on_refused: str, modules: dict[str, nn.Module]) -> None:
+    """Raise where a survey found nothing, or refused something that must not be skipped."""
+    if on_refused not in ("raise", "skip"):
+        raise SpecError(f"on_refused={on_refused!r}; expected 'raise' or 'skip'", "choose one of the two")
+    if result.refused and (on_refused == "raise" or not result.layouts):
+        first = result.refused[0]
+        lines = "\n  ".join(map(str, result.refused[:5]))
+        more = f"\n  and {len(result.refused) - 5} more" if len(result.refused) > 5 else ""
+        raise LayoutError(
+            f"{len(result.refused)} attention layers have a layout that nobody described:\n  {lines}{more}",
+            f"pass layouts=[{spec_skeleton(first)}]"
+            + ("; or on_refused='skip' to set the rest" if result.layouts else ""),
+        )
+    if not result.layouts:
+        kinds = sorted({type(module).__name__ for module in modules.values()})
+        raise LayoutError(
+            f"no attention was found among {len(modules)} modules ({', '.join(kinds[:12])}"
+            + (", ...)" if len(kinds) > 12 else ")"),
+            "pass layouts=[kappaone.AttentionSpec(match=..., heads=..., q=..., k=..., v=..., o=...)]",
+        )
+
+
+def spec_skeleton(refused: Refused) -> str:
+    """A spec to fill in, for one refused layer."""
+    match = ".".join("*" if part.isdigit() else part for part in refused.name.split("."))
+    return f"kappaone.AttentionSpec(match={match!r}, heads=?, q=?, k=?, v=?, o=?)  # or fused=?, order='q k v'"
+
+
+def _describe(site: Site, specs: list[AttentionSpec], used: set[int]) -> AttentionLayout | None:
+    for i, spec in enumerate(specs):
+        if spec.matches(site.name):
+            used.add(i)
+            return spec.describe(site)
+    declared = getattr(site.module, "kappaone_attention", None)
+    if isinstance(declared, AttentionSpec):
+        return declared.describe(site, "declaration")
+    if declared is not None:
+        raise SpecError(
+            f"{site.name!r} declares kappaone_attention = {declared!r}; expected an AttentionSpec",
+            "set module.kappaone_attention = kappaone.AttentionSpec(heads=..., ...)",
+        )
+    answers = [a for adapter in ADAPTERS if adapter.library in sys.modules and (a := adapter.describe(site))]
+    if len(answers) > 1:
+        raise LayoutError(
+            f"{site.name!r} is claimed by the adapters {', '.join(a.source for a in answers)}",
+            "pass the right one yourself with layouts=[...]",
+        )
+    return answers[0] if answers else None
+
+
+def _within(name: str, other: str) -> bool:
+    return name == other or name.startswith(f"{other}.") or other == ""
+
+
+def _check_shapes(model: nn.Module, layout: AttentionLayout) -> None:
+
+    parameters = parameters_by_name(model)
+    for role in ("q", "k", "v", "o"):
+        rows = {"q": layout.q, "k": layout.k, "v": layout.v, "o": layout.o}[role]
+        if rows is None:
+            continue
+        weight = parameters.get(rows.parameter)
+        # A parametrized or quantised weight is no parameter of this name; `apply` refuses it and says so.
+        if weight is None or isinstance(weight, nn.parameter.UninitializedParameter) or weight.ndim < 2:
+            continue
+        outputs, inputs = weight.shape[:2][::-1] if rows.transposed else weight.shape[:2]
+        along, across = (inputs, outputs) if role == "o" else (outputs, inputs)
+        if max(rows.starts) + rows.size > along or across != rows.width or min(rows.starts) < 0:
+            raise LayoutError(
+                f"{rows.parameter!r} has shape {tuple(weight.shape)}; the layout of {layout.name!r} ({layout.source}) "
+                f"needs {max(rows.starts) + rows.size} by {rows.width} for role {role}",
+                "correct the spec, or report the adapter",
+            )

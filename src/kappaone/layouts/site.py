@@ -1,0 +1,138 @@
+"""A site: one module of a model, as an adapter sees it. Attributes and shapes, never class names.
+
+Class names change (FSDP2 renames classes, users subclass, releases rename), so an adapter asks a site for the
+projections it has and for its other children, and decides by those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from kappaone.layouts.layout import RoleRows
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One linear map of a site: its weight, how it is stored, and its bias.
+
+    Attributes:
+        weight: qualified name of the weight.
+        bias: qualified name of the bias, or None.
+        outputs: number of outputs (rows of W in y = W x).
+        inputs: number of inputs.
+        transposed: stored (in, out).
+    """
+
+    weight: str
+    bias: str | None
+    outputs: int
+    inputs: int
+    transposed: bool
+
+    def rows(self, starts: Sequence[int], size: int) -> RoleRows:
+        """These rows of the projection as a role."""
+        at = tuple(starts)
+        return RoleRows(
+            self.weight, at, size, self.inputs, self.transposed, self.bias, at if self.bias is not None else ()
+        )
+
+    def columns(self, heads: int) -> RoleRows:
+        """The projection as an output projection: its input columns, split evenly by head."""
+        size = self.inputs // heads
+        return RoleRows(
+            self.weight, tuple(range(0, size * heads, size)), size, self.outputs, self.transposed, self.bias
+        )
+
+
+@dataclass(frozen=True)
+class Site:
+    """One module of a model, with what is around it.
+
+    Attributes:
+        name: qualified name without wrapper prefixes.
+        module: the module.
+        modules: all modules of the model by name.
+    """
+
+    name: str
+    module: nn.Module
+    modules: Mapping[str, nn.Module]
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """A plain attribute of the module."""
+        return getattr(self.module, name, default)
+
+    def qualified(self, child: str) -> str:
+        """The full name of something in the module."""
+        return f"{self.name}.{child}" if self.name else child
+
+    def parent(self) -> tuple[str, nn.Module] | None:
+        """Name and module of the parent, or None for the root."""
+        if not self.name:
+            return None
+        name = self.name.rpartition(".")[0]
+        return (name, self.modules[name]) if name in self.modules else None
+
+    def sibling(self, path: str) -> Projection | None:
+        """A projection under the parent, such as "output.dense"."""
+        above = self.parent()
+        return None if above is None else Site(above[0], above[1], self.modules).projection(path)
+
+    def children(self) -> set[str]:
+        """Names of the children, Dropout and Identity aside (they hold no parameter and no child)."""
+        inert = (nn.Dropout, nn.Identity)
+        return {name for name, child in self.module.named_children() if not isinstance(child, inert)}
+
+    def own_parameters(self) -> set[str]:
+        """Names of the parameters that the module holds itself."""
+        return {name for name, p in self.module._parameters.items() if p is not None}
+
+    def projection(self, child: str, *, transposed: bool | None = None) -> Projection | None:
+        """A linear map by the name of a child module, or of a parameter of the module or of a child.
+
+        Args:
+            child: such as "qkv", "attention.query" or "in_proj_weight".
+            transposed: how the weight is stored; by the child's attributes (`nf` means Conv1D) if None.
+
+        Returns:
+            The projection, or None if there is no two-dimensional weight (or 1x1 convolution) of that name.
+        """
+        owner: Any = self.module
+        *path, last = child.split(".")
+        for step in path:
+            owner = getattr(owner, step, None)
+        target = getattr(owner, last, None)
+        if isinstance(target, nn.Module):
+            weight, bias = getattr(target, "weight", None), getattr(target, "bias", None)
+            weight_name, bias_name = f"{child}.weight", f"{child}.bias"
+            if transposed is None:
+                transposed = hasattr(target, "nf") and not hasattr(target, "in_features")
+        else:
+            weight, weight_name = target, child
+            stem = child.removesuffix("weight")
+            bias_name = f"{stem}bias" if stem != child else ""
+            bias = getattr(owner, bias_name.rpartition(".")[2], None) if bias_name else None
+        if (
+            not isinstance(weight, Tensor)
+            or weight.ndim not in (2, 4)
+            or (weight.ndim == 4 and weight[0, 0].numel() != 1)
+        ):
+            return None
+        outputs, inputs = weight.shape[:2][::-1] if transposed else weight.shape[:2]
+        has_bias = isinstance(bias, Tensor)
+        return Projection(
+            self.qualified(weight_name),
+            self.qualified(bias_name) if has_bias else None,
+            int(outputs),
+            int(inputs),
+            bool(transposed),
+        )
+
+    def shapes(self) -> str:
+        """The parameters of the module with their shapes, for error messages."""
+        found = [f"{name} {tuple(p.shape)}" for name, p in self.module.named_parameters()]
+        return ", ".join(found) if found else "no parameters"
