@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kappaone.errors import LayoutError
+from kappaone.laws import Law
 
 Role = Literal["q", "k", "v", "o"]
 QKV: tuple[Role, ...] = ("q", "k", "v")
@@ -174,18 +175,3 @@ class AttentionLayout:
             "facts": dict(self.facts),
             "roles": {r: self.role(r).to_dict() for r in ("q", "k", "v", "o") if r != "o" or self.o is not None},
         }
-
-
-@dataclass(frozen=True)
-class Law:
-    """A law by which a library draws its weights: entries are independent, mean zero.
-
-    Attributes:
-        kind: "normal" or "uniform".
-        std: standard deviation of the entries.
-        origin: where the library says so, for people.
-    """
-
-    kind: Literal["normal", "uniform"]
-    std: float
-    origin: str

@@ -9,7 +9,6 @@ below 6 (at most half as many rows as columns), and QR otherwise.
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -31,6 +30,8 @@ def semi_orthogonal(gaussian: Array) -> Array:
         >>> bool(np.allclose(W @ W.T, np.eye(3), atol=1e-13))
         True
     """
+    import torch  # not at the top: naming and listing schemes must not wait for torch
+
     rows, columns = gaussian.shape
     if rows > columns:
         return np.ascontiguousarray(semi_orthogonal(np.ascontiguousarray(gaussian.T)).T)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 
-from kappaone.layouts.layout import AttentionLayout, Law
+from kappaone.laws import Law
+from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.site import Site
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kappaone.layouts.layout import AttentionLayout, Law
+from kappaone.laws import Law
+from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.site import Site
 
 _NEEDED = ("num_heads", "head_dim", "scale", "fused_attn", "qkv", "proj", "q_norm", "k_norm", "attn_drop")

@@ -6,7 +6,8 @@ still one fused bias. The default init is Xavier-uniform on the whole fused weig
 
 from __future__ import annotations
 
-from kappaone.layouts.layout import AttentionLayout, Law, RoleRows
+from kappaone.laws import Law
+from kappaone.layouts.layout import AttentionLayout, RoleRows
 from kappaone.layouts.site import Site
 
 _NEEDED = ("embed_dim", "num_heads", "head_dim", "kdim", "vdim", "batch_first", "out_proj")

@@ -1,0 +1,182 @@
+"""What a scheme is: a pure function from the shapes of a layer, keyed streams and options to blocks.
+
+A scheme returns *jobs*. A job names the blocks it gives and computes them when asked, in float64, so that blocks of
+a large model are drawn in parallel and never all held at once. Blocks follow the convention of
+`kappaone.layouts.layout`: (head_dim, width) for q, k, v and (width, head_dim) for o, multiplying tokens from the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kappaone.errors import SpecError
+from kappaone.laws import Law
+from kappaone.streams import LayerStream
+
+Array = NDArray[np.float64]
+Block = tuple[str, int]  # (role, head); the head of k and v is a key/value head
+
+
+@dataclass(frozen=True)
+class RoleShape:
+    """Shape of one role.
+
+    Attributes:
+        heads: number of blocks.
+        size: head_dim of the role.
+        width: width of the tokens it reads (for o: writes).
+        stored_rows: outputs of the parameter that holds it; more than heads x size where roles are fused.
+    """
+
+    heads: int
+    size: int
+    width: int
+    stored_rows: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the role over all heads."""
+        return self.heads * self.size
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What a scheme may know of a layer.
+
+    Attributes:
+        name: qualified name.
+        roles: shapes by role; "o" only where the output projection is known.
+        kv_head: for each query head, its key/value head.
+        index: position of the layer among the model's attention layers.
+        count: number of attention layers.
+        laws: the laws by which the library draws the weights.
+        current: reads the present block of (role, head) in float64.
+    """
+
+    name: str
+    roles: Mapping[str, RoleShape]
+    kv_head: tuple[int, ...]
+    index: int
+    count: int
+    laws: tuple[Law, ...] = ()
+    current: Callable[[str, int], Array] = field(default=lambda role, head: np.zeros((0, 0)))
+
+    def stacked(self, role: str) -> Array:
+        """The present blocks of a role, one above the other (o: side by side)."""
+        blocks = [self.current(role, head) for head in range(self.roles[role].heads)]
+        return np.concatenate(blocks, axis=1 if role == "o" else 0)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Blocks that are computed together.
+
+    Attributes:
+        blocks: the (role, head) pairs that it gives.
+        compute: gives them, in float64.
+        keeps: the blocks are the present ones, unchanged; nothing needs to be written unless they are rescaled.
+    """
+
+    blocks: tuple[Block, ...]
+    compute: Callable[[], dict[Block, Array]]
+    keeps: bool = False
+
+
+def per_head(layer: LayerShape, role: str, make: Callable[[int], Array]) -> list[Job]:
+    """One job for each head of a role."""
+    return [
+        Job(((role, head),), lambda head=head: {(role, head): make(head)}) for head in range(layer.roles[role].heads)
+    ]  # type: ignore[misc]
+
+
+def per_role(layer: LayerShape, role: str, make: Callable[[], Array]) -> list[Job]:
+    """One job for a role as a whole; `make` gives (rows, width), for o (width, columns), which is split by head."""
+    shape = layer.roles[role]
+
+    def compute() -> dict[Block, Array]:
+        whole = make()
+        at = {head: slice(head * shape.size, (head + 1) * shape.size) for head in range(shape.heads)}
+        return {(role, head): whole[:, rows] if role == "o" else whole[rows] for head, rows in at.items()}
+
+    return [Job(tuple((role, head) for head in range(shape.heads)), compute)]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a scheme.
+
+    Attributes:
+        default: value when it is not given.
+        choices: allowed words, if words are allowed.
+        number: whether a number is allowed ("int", "float" or "").
+        flag: whether it is true or false; written bare, it is true.
+        help: one line.
+    """
+
+    default: Any
+    choices: tuple[str, ...] = ()
+    number: Literal["", "int", "float"] = ""
+    flag: bool = False
+    help: str = ""
+
+    def check(self, owner: str, name: str, value: Any) -> Any:
+        """The value in its right type.
+
+        Raises:
+            SpecError: if it is none of what is allowed; the message lists that.
+        """
+        if self.flag and (isinstance(value, bool) or value in ("true", "false")):
+            return value in (True, "true")
+        if isinstance(value, str) and value in self.choices:
+            return value
+        numeric = isinstance(value, (int, float)) and not isinstance(value, bool) and np.isfinite(value)
+        if self.number == "float" and numeric:
+            return float(value)
+        if self.number == "int" and numeric and float(value).is_integer():
+            return int(value)
+        raise SpecError(
+            f"{owner}: {name}={value}; expected {self.allowed()}", f"write for instance {name}={self.example()}"
+        )
+
+    def allowed(self) -> str:
+        """What may be written, in words."""
+        kinds = [*self.choices]
+        kinds += {"": [], "int": ["a whole number"], "float": ["a number"]}[self.number]
+        kinds += ["true", "false"] if self.flag else []
+        return " or ".join(kinds)
+
+    def example(self) -> str:
+        """A value that is allowed."""
+        if self.flag:
+            return "true"
+        return self.choices[0] if self.choices else str(self.default)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """An entry of the registry.
+
+    Attributes:
+        name: how it is called.
+        summary: one line.
+        source: paper or code that it comes from.
+        parts: the roles that it sets unless `parts=` says otherwise.
+        make: pure function (layer, stream, **options) -> jobs.
+        options: its own options.
+    """
+
+    name: str
+    summary: str
+    source: str
+    make: Callable[..., list[Job]]
+    parts: str = "qkv"
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    def jobs(self, layer: LayerShape, stream: LayerStream, options: Mapping[str, Any]) -> list[Job]:
+        """The jobs of one layer; options that are not given take their defaults."""
+        return self.make(layer, stream, **{n: options.get(n, o.default) for n, o in self.options.items()})
