@@ -1,3 +1,49 @@
-"""kappaone: conditioned initialization for the attention layers of any Transformer, measured and proven."""
+"""kappaone starts the attention layers of any Transformer well, measures what that does, and proves whether it helped.
+
+    report = kappaone.init_(model, "conditioned", seed=0)
+
+Names are loaded when they are first used, so that `kappaone --help` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from kappaone._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from kappaone.apply import CheckResult as CheckResult
+    from kappaone.apply import InitReport as InitReport
+    from kappaone.apply import check as check
+    from kappaone.apply import init_ as init_
+    from kappaone.layouts import AttentionLayout as AttentionLayout
+    from kappaone.layouts import AttentionSpec as AttentionSpec
+    from kappaone.layouts import find_attention as find_attention
+    from kappaone.layouts.probe import ProbeReport as ProbeReport
+    from kappaone.layouts.probe import verify as verify
+
+_HOME = {
+    "AttentionLayout": "kappaone.layouts",
+    "AttentionSpec": "kappaone.layouts",
+    "CheckResult": "kappaone.apply",
+    "InitReport": "kappaone.apply",
+    "KappaoneError": "kappaone.errors",
+    "KappaoneWarning": "kappaone.errors",
+    "ProbeReport": "kappaone.layouts.probe",
+    "check": "kappaone.apply",
+    "find_attention": "kappaone.layouts",
+    "init_": "kappaone.apply",
+    "verify": "kappaone.layouts.probe",
+}
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'kappaone' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -86,6 +86,15 @@ class Job:
     compute: Callable[[], dict[Block, Array]]
     keeps: bool = False
 
+    def only(self, parts: str) -> Job:
+        """The same job, giving only the blocks of these roles."""
+        blocks = tuple(block for block in self.blocks if block[0] in parts)
+        if blocks == self.blocks:
+            return self
+        return Job(
+            blocks, lambda: {block: array for block, array in self.compute().items() if block in blocks}, self.keeps
+        )
+
 
 def per_head(layer: LayerShape, role: str, make: Callable[[int], Array]) -> list[Job]:
     """One job for each head of a role."""
@@ -168,6 +177,7 @@ class Scheme:
         parts: the roles that it sets unless `parts=` says otherwise.
         make: pure function (layer, stream, **options) -> jobs.
         options: its own options.
+        told_parts: `make` also takes `parts`, since it sets roles together and must know which are wanted.
     """
 
     name: str
@@ -176,7 +186,12 @@ class Scheme:
     make: Callable[..., list[Job]]
     parts: str = "qkv"
     options: Mapping[str, Option] = field(default_factory=dict)
+    told_parts: bool = False
 
-    def jobs(self, layer: LayerShape, stream: LayerStream, options: Mapping[str, Any]) -> list[Job]:
-        """The jobs of one layer; options that are not given take their defaults."""
-        return self.make(layer, stream, **{n: options.get(n, o.default) for n, o in self.options.items()})
+    def jobs(self, layer: LayerShape, stream: LayerStream, parts: str, options: Mapping[str, Any]) -> list[Job]:
+        """The jobs of one layer, for some of its roles; options that are not given take their defaults."""
+        given = {name: options.get(name, option.default) for name, option in self.options.items()}
+        if self.told_parts:
+            given["parts"] = parts
+        jobs = (job.only(parts) for job in self.make(layer, stream, **given))
+        return [job for job in jobs if job.blocks]

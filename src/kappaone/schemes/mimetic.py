@@ -52,6 +52,8 @@ def make(
         )
         for kv, heads in groups.items()
     ]
+    if not set(parts) & set("vo"):
+        return jobs
     o = layer.roles.get("o")
     if o is None:
         raise SpecError(
@@ -117,6 +119,7 @@ SCHEME = Scheme(
     source="Trockman & Kolter 2023, arXiv 2305.09828",
     make=make,
     parts="qkvo",
+    told_parts=True,
     options={
         "signs": Option("vision", ("vision", "language"), help="+I for QK and -I for VO, or the opposite"),
         "as_published": Option(False, flag=True, help="V and O as widespread code stores them (R L, not L R)"),

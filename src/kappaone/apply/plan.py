@@ -1,0 +1,179 @@
+"""From layouts and a scheme to jobs: which blocks are set, by which numbers. Nothing is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from kappaone.apply.scale import scaled
+from kappaone.errors import SpecError, WriteError
+from kappaone.layouts.blocks import block_view, parameters_by_name
+from kappaone.layouts.layout import AttentionLayout, Role
+from kappaone.schemes.base import Array, Job, LayerShape, RoleShape
+from kappaone.schemes.procedure import Procedure
+from kappaone.schemes.registry import InitSpec
+from kappaone.streams import LayerStream
+
+ROLES: tuple[Role, ...] = ("q", "k", "v", "o")
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """One attention layer with the jobs that set it.
+
+    Attributes:
+        layout: where its blocks live.
+        shape: what the scheme was told.
+        jobs: what to compute; empty where the layer is left as it is.
+        why_left: why there are none.
+    """
+
+    layout: AttentionLayout
+    shape: LayerShape
+    jobs: tuple[Job, ...] = ()
+    why_left: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a procedure gets.
+
+    Attributes:
+        model: the model, not to be written to.
+        layouts: the layers to set.
+        shapes: their shapes by name.
+        streams: their random streams by name.
+        example: the example input.
+    """
+
+    model: nn.Module
+    layouts: Sequence[AttentionLayout]
+    shapes: dict[str, LayerShape] = field(default_factory=dict)
+    streams: dict[str, LayerStream] = field(default_factory=dict)
+    example: Any = None
+
+
+def make_plan(
+    model: nn.Module, layouts: Sequence[AttentionLayout], spec: InitSpec, *, seed: int, prefix: str, example: Any
+) -> list[PlannedLayer]:
+    """The jobs of every layer, with parts=, layers= and scale= applied.
+
+    Raises:
+        SpecError: if the options do not fit the model.
+    """
+    parameters = parameters_by_name(model)
+    for layout in layouts:  # layouts come from outside too: a wrong name must not surface as a KeyError later
+        for role in _roles(layout):
+            if layout.role(role).parameter not in parameters:
+                raise WriteError(*missing(model, layout, layout.role(role).parameter))
+    shapes = {layout.name: _shape(layout, parameters, index, len(layouts)) for index, layout in enumerate(layouts)}
+    streams = {layout.name: _stream(layout, seed, prefix) for layout in layouts}
+    chosen = spec.chosen(len(layouts))
+    picked = [layout for index, layout in enumerate(layouts) if index in chosen]
+    from_procedure: dict[str, list[Job]] = {}
+    if isinstance(spec.entry, Procedure):
+        if spec.entry.needs_example and example is None:
+            raise SpecError(f"{spec.text} needs an example input", "pass example=")
+        from_procedure = spec.entry.make(Context(model, picked, shapes, streams, example), **spec.options)
+    if spec.scale.kind == "logit" and example is None:
+        raise SpecError(f"{spec.text}: scale=logit is measured on an input", "pass example=")
+    plan = []
+    for index, layout in enumerate(layouts):
+        shape, stream = shapes[layout.name], streams[layout.name]
+        if index not in chosen:
+            plan.append(PlannedLayer(layout, shape, (), f"not among layers={spec.layers}"))
+            continue
+        if isinstance(spec.entry, Procedure):
+            jobs = [job.only(spec.parts) for job in from_procedure.get(layout.name, [])]
+        else:
+            jobs = _scheme_jobs(spec, shape, stream)
+        kept = tuple(job for job in jobs if job.blocks and not job.keeps)
+        plan.append(PlannedLayer(layout, shape, kept, "" if kept else "the scheme keeps the present weights"))
+    return plan
+
+
+def _scheme_jobs(spec: InitSpec, shape: LayerShape, stream: LayerStream) -> list[Job]:
+    assert not isinstance(spec.entry, Procedure)
+    # A role that is not asked for is not computed either: a layer whose o is unknown can still take mimetic(parts=qk).
+    missing_roles = set(spec.parts) - set(shape.roles)
+    if missing_roles:
+        raise SpecError(
+            f"{spec.text}: layer {shape.name!r} has no role {', '.join(sorted(missing_roles))} in its layout",
+            f"name it in the layout, or use parts={''.join(r for r in spec.parts if r in shape.roles)}",
+        )
+    jobs = spec.entry.jobs(shape, stream, spec.parts, spec.options)
+    other: list[Job] = []
+    if spec.scale.scheme is not None:
+        other_spec = spec.scale.scheme
+        other = [job.only(spec.parts) for job in _scheme_jobs(other_spec, shape, stream)]
+        unset = {block for job in jobs for block in job.blocks} - {block for job in other for block in job.blocks}
+        if unset:
+            raise SpecError(
+                f"{spec.text}: {other_spec.text} does not set role {sorted({role for role, _ in unset})}, so it gives no scale for it",
+                "use parts= so that both set the same roles",
+            )
+    return scaled(jobs, spec.scale, shape, other)
+
+
+def _roles(layout: AttentionLayout) -> list[Role]:
+    return [role for role in ROLES if role != "o" or layout.o is not None]
+
+
+def _shape(layout: AttentionLayout, parameters: dict[str, nn.Parameter], index: int, count: int) -> LayerShape:
+    def stored(name: str) -> int:
+        return sum(
+            {
+                (r, s): layout.role(r).size
+                for r in _roles(layout)[:3]
+                if layout.role(r).parameter == name
+                for s in layout.role(r).starts
+            }.values()
+        )
+
+    roles: dict[str, RoleShape] = {}
+    for role in _roles(layout):
+        rows = layout.role(role)
+        roles[role] = RoleShape(rows.heads, rows.size, rows.width, rows.rows if role == "o" else stored(rows.parameter))
+
+    def current(role: str, head: int) -> Array:
+        which: Role = next(r for r in ROLES if r == role)
+        rows = layout.role(which)
+        block = block_view(parameters[rows.parameter], rows, which, head)
+        return np.ascontiguousarray(block.to("cpu", torch.float64).numpy())
+
+    kv_head = tuple(layout.kv_head(head) for head in range(layout.heads))
+    return LayerShape(layout.name, roles, kv_head, index, count, layout.laws, current)
+
+
+def _stream(layout: AttentionLayout, seed: int, prefix: str) -> LayerStream:
+    dotted = f"{prefix.rstrip('.')}." if prefix else ""
+    return LayerStream(seed, {role: dotted + layout.role(role).parameter for role in _roles(layout)})
+
+
+def missing(model: nn.Module, layout: AttentionLayout, name: str) -> tuple[str, str]:
+    """What to say of a weight that is not a plain parameter of the model."""
+    owner_name, _, last = name.rpartition(".")
+    try:
+        owner = model.get_submodule(owner_name)
+    except AttributeError:
+        owner = None
+    if hasattr(owner, "parametrizations"):
+        return (
+            f"{name!r} of layer {layout.name!r} is parametrized ({', '.join(dir_of(owner, last))}); a write would go past it",
+            "initialise first and register the parametrization afterwards, or remove it with torch.nn.utils.parametrize",
+        )
+    return (
+        f"{name!r} of layer {layout.name!r} is not a parameter of the model",
+        "initialise before weight norm, quantisation or sharding replaces the weights",
+    )
+
+
+def dir_of(owner: Any, last: str) -> list[str]:
+    """Class names of the parametrizations of one tensor."""
+    found = owner.parametrizations[last] if last in owner.parametrizations else []
+    return [type(item).__name__ for item in found] or ["parametrized"]

@@ -1,0 +1,145 @@
+"""Write blocks into parameters, all or nothing.
+
+In place, under no_grad: identity, dtype, device, strides, ties and requires_grad of a parameter stay as they are.
+Values are computed in float64 and rounded to float32 and then to the parameter's dtype, so that a bf16 model gets
+the same bits as an fp32 model that is cast to bf16 afterwards.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import torch
+from torch import Tensor, nn
+
+from kappaone.errors import WriteError
+
+FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Float64 values in the parameter's dtype, by way of float32 unless the parameter is float64 itself.
+
+    Raises:
+        WriteError: if a value is not finite, before or after rounding.
+    """
+    out = values if dtype == torch.float64 else values.to(torch.float32).to(dtype)
+    if not bool(torch.isfinite(out).all()):
+        raise WriteError(f"computed values are not finite in {dtype}", "lower scale= or gain=, or report this scheme")
+    return out
+
+
+def fingerprint(block: Tensor) -> int:
+    """A 64-bit checksum of the bits and positions of a block; exact, not cryptographic.
+
+    Sums of the bit patterns by row and by column, each weighted by an odd multiplier, modulo 2**64: the same for any
+    order of summation, and other if an entry, a row or a column moves.
+
+    Examples:
+        >>> fingerprint(torch.eye(3)) == fingerprint(torch.eye(3)), fingerprint(torch.eye(3)) == fingerprint(torch.eye(3).flip(0))
+        (True, False)
+    """
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[block.element_size()]
+    ints = block.detach().to("cpu").contiguous().view(bits)
+    total = 0
+    for axis, multiplier in ((1, 0x9E3779B97F4A7C15), (0, 0xC2B2AE3D27D4EB4F)):
+        sums = ints.sum(axis, dtype=torch.int64)
+        odd = 2 * torch.arange(1, len(sums) + 1, dtype=torch.int64) + 1
+        total += int((sums * odd * odd).sum()) * multiplier
+    return total % 2**64
+
+
+class Transaction:
+    """A set of writes that is kept whole or undone whole.
+
+    Args:
+        undo: keep a CPU copy of what is overwritten, and restore it when the block is left by any exception,
+            interrupts included. Without it the exception says which blocks were already written.
+    """
+
+    def __init__(self, *, undo: bool) -> None:
+        self._undo = undo
+        self._saved: dict[tuple[int, int, tuple[int, ...]], tuple[Tensor, Tensor | None]] = {}
+        self.written: list[str] = []
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or not self.written:
+            return
+        if not self._undo:
+            names = ", ".join(self.written)
+            note = f"undo=False: these blocks were already written and stay so: {names}"
+            if isinstance(error, Exception):
+                raise WriteError(f"{error}; {note}", "build the model anew, or run init_ again") from error
+            error.add_note(note)
+            return
+        self._restore()
+
+    def write(self, name: str, view: Tensor, values: Tensor) -> None:
+        """Copy values into a view of a parameter, keeping what was there.
+
+        Args:
+            name: the block, for messages.
+            view: view of the parameter, detached.
+            values: same shape, in the parameter's dtype.
+        """
+        key = (view.data_ptr(), view.storage_offset(), tuple(view.shape))
+        if key not in self._saved:
+            self._saved[key] = (view, view.to("cpu", copy=True) if self._undo else None)
+        self.written.append(name)  # before the copy: an interrupt in the middle of it counts as written
+        with torch.no_grad():
+            view.copy_(values)
+
+    def _restore(self) -> None:
+        """Put everything back; an interrupt meanwhile is held until all is back."""
+        interrupted: KeyboardInterrupt | None = None
+        waiting = list(self._saved.values())
+        while waiting:
+            try:
+                view, old = waiting[-1]
+                assert old is not None
+                with torch.no_grad():
+                    view.copy_(old)
+                waiting.pop()
+            except KeyboardInterrupt as error:
+                interrupted = error
+        if interrupted is not None:
+            raise interrupted
+
+
+def check_writable(name: str, parameter: nn.Parameter) -> None:
+    """Refuse what cannot be written in place, and say what to do.
+
+    Raises:
+        WriteError: for meta, lazy, partitioned, sharded, quantised and inference-mode parameters.
+    """
+    if isinstance(parameter, nn.parameter.UninitializedParameter):
+        raise WriteError(f"{name!r} has no shape yet (a lazy module)", "run one forward pass first, then init_")
+    if parameter.is_meta:
+        raise WriteError(
+            f"{name!r} is on the meta device and has no memory to write to",
+            "model.to_empty(device=...), then let the library initialise the rest (model.init_weights() or the like), then kappaone.init_",
+        )
+    if hasattr(parameter, "ds_id") or parameter.numel() == 0:
+        raise WriteError(
+            f"{name!r} is empty here: {tuple(parameter.shape)} (partitioned by ZeRO-3 or the like)",
+            "call kappaone.init_ before the model is partitioned",
+        )
+    if hasattr(parameter, "device_mesh") or hasattr(parameter, "_sharded_size"):
+        raise WriteError(
+            f"{name!r} is sharded over several ranks",
+            "call kappaone.init_ with the same seed on every rank before sharding",
+        )
+    if parameter.dtype not in FLOATING or hasattr(parameter, "quant_state"):
+        raise WriteError(
+            f"{name!r} is stored as {parameter.dtype}, which is quantised",
+            f"initialise the model before quantising it, in one of {', '.join(str(d).removeprefix('torch.') for d in FLOATING)}",
+        )
+    if parameter.is_inference():
+        raise WriteError(
+            f"{name!r} was made under torch.inference_mode and cannot be changed", "build the model outside of it"
+        )

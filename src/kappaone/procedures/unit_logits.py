@@ -1,0 +1,57 @@
+"""`unit_logits`: one gain on Q and K of each layer, so that the centred logits of the model as it stands have a given std.
+
+The simplest procedure: it needs the model and an example, measures once, and returns the present blocks rescaled.
+(All layers are measured in one pass, before anything is written; `scale=logit(...)` solves layer by layer instead.)
+Touches q and k. Source: the scale control of paper.md section 5, "logit std".
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kappaone.apply.logits import centred_logit_std
+from kappaone.apply.plan import Context
+from kappaone.errors import SpecError
+from kappaone.layouts.capture import record
+from kappaone.schemes.base import Array, Job, LayerShape, Option, per_head
+from kappaone.schemes.procedure import Procedure
+
+
+def make(context: Context, *, std: float) -> dict[str, list[Job]]:
+    """Jobs by layer: present q and k blocks, times the square root of the gain that the logits need.
+
+    Raises:
+        SpecError: where the logits have no spread, or the scale of q and k cannot matter.
+    """
+    if std <= 0:
+        raise SpecError(f"unit_logits: std={std}; expected a positive number", "write unit_logits(std=1.0)")
+    calls = record(context.model, context.layouts, context.example)
+    out: dict[str, list[Job]] = {}
+    for layout in context.layouts:
+        spread = centred_logit_std(calls[layout.name]) if layout.name in calls else 0.0
+        if not spread > 0 or layout.facts.get("qk_norm"):
+            raise SpecError(
+                f"unit_logits: the logits of layer {layout.name!r} cannot be set by a gain on q and k "
+                + ("(q and k are normalized)" if spread > 0 else "(no spread on the example)"),
+                "leave this layer out with layers=, or pass another example",
+            )
+        shape, gain = context.shapes[layout.name], (std / spread) ** 0.5
+        out[layout.name] = [
+            job for role in ("q", "k") for job in per_head(shape, role, partial(_scaled, shape, role, gain))
+        ]
+    return out
+
+
+def _scaled(shape: LayerShape, role: str, gain: float, head: int) -> Array:
+    return gain * shape.current(role, head)
+
+
+PROCEDURE = Procedure(
+    name="unit_logits",
+    summary="one gain on Q and K of each layer that gives the centred logits a set std on an example",
+    source="kappaone",
+    make=make,
+    needs_example=True,
+    parts="qk",
+    options={"std": Option(1.0, number="float", help="std of the centred logits")},
+)
