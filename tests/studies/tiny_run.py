@@ -60,10 +60,16 @@ def environment(spec, emit):
             "step": 1,
             "score": 0.0,
             "omp": int(os.environ["OMP_NUM_THREADS"]),
-            "main": int(sys.modules["__main__"].__name__ != "__main__" or "__mp_main__" in sys.modules),
+            "main": int(hasattr(sys.modules["__main__"], "__file__")),
             "marker": int(os.environ.get("TINY_MARKER", "0")),
         }
     )
+
+
+def torch_seen(spec, emit):
+    torch = sys.modules["torch"]
+    emit({"step": 1, "score": 0.0, "loaded_in": torch.PID, "ran_in": os.getpid()})
+    emit({"step": 1, "threads": torch.THREADS, "omp_when_loaded": int(torch.OMP)})
 
 
 def main():

@@ -39,6 +39,7 @@ def run_missing(
     workers: int = 2,
     retries: int = 1,
     threads: int = 1,
+    preload: Sequence[str] = ("torch",),
     progress: Progress | None = None,
 ) -> None:
     """Make every run of the plan that has no result yet; failed runs are made again.
@@ -50,6 +51,7 @@ def run_missing(
         workers: runs at a time.
         retries: how often a run that fails is tried again before it is recorded as failed.
         threads: threads of each run (numerical libraries).
+        preload: modules that the fork server loads once, for runs that are callables; the study's own process does not.
         progress: called with (runs done, runs in all, seconds left or None) at the start and after every run.
 
     Raises:
@@ -74,7 +76,7 @@ def run_missing(
             progress(done, len(jobs), estimate_seconds(seconds, len(jobs) - done, workers))
 
     tell()
-    context = _context(preload_torch="callable" in store.plan.runner)
+    context = _context(preload if "callable" in store.plan.runner else ())
     active: dict[int, tuple[BaseProcess, tuple[str, int], int, float]] = {}
     try:
         while queue or active:
@@ -125,12 +127,12 @@ def _job(store: Store, arm: str, seed: int, attempt: int, threads: int) -> Job:
     )
 
 
-def _context(*, preload_torch: bool) -> BaseContext:
+def _context(preload: Sequence[str]) -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # by name: the study's own process never imports torch. Without effect if the program has a fork server already.
-    context.set_forkserver_preload(["kappaone.studies.child", *(["torch"] if preload_torch else [])])
+    context.set_forkserver_preload(["kappaone.studies.child", *preload])
     return context
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,13 @@ class Study:
         return cls(Store.open(folder, plan))
 
     def run(
-        self, *, workers: int = 2, retries: int = 1, threads: int = 1, progress: Progress | None = None
+        self,
+        *,
+        workers: int = 2,
+        retries: int = 1,
+        threads: int = 1,
+        preload: Sequence[str] = ("torch",),
+        progress: Progress | None = None,
     ) -> StudyStatus:
         """Make every run that has no result yet; failed runs are made again.
 
@@ -116,6 +122,7 @@ class Study:
             workers: runs at a time.
             retries: how often a run that fails is tried again.
             threads: threads of each run.
+            preload: modules that are loaded once for all runs, where runs are callables and the platform can fork.
             progress: called with (runs done, runs in all, seconds left or None) at the start and after every run.
 
         Returns:
@@ -131,7 +138,9 @@ class Study:
             path = self.folder / "provenance.json"
             if not path.exists():
                 write_json(path, {"schema": 1, **_machine(), "versions": versions(), "started": _now()})
-            run_missing(self._store, workers=workers, retries=retries, threads=threads, progress=progress)
+            run_missing(
+                self._store, workers=workers, retries=retries, threads=threads, preload=preload, progress=progress
+            )
         return self.status()
 
     def status(self) -> StudyStatus:
