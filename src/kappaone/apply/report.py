@@ -6,6 +6,7 @@ import json
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from kappaone.errors import MeasureError
 from kappaone.layouts.blocks import block_view, parameters_by_name
 from kappaone.layouts.layout import AttentionLayout, Role
 from kappaone.linalg.spectra import Spectrum, spectrum
+from kappaone.linalg.workers import ordered
 
 SCHEMA = 1
 # Below this many multiplications the stacked roles are measured when the report is printed; above it, on request.
@@ -211,7 +213,7 @@ def _measure(layer: LayerReport, parameters: Mapping[str, nn.Parameter], stacked
     for role, entry in layer.roles.items():
         blocks[role] = stack(parameters[entry.parameter], layout, _role(role))
         if not entry.kappa_heads:
-            entry.kappa_heads = [spectrum(block) for block in blocks[role]]
+            entry.kappa_heads = list(ordered(partial(spectrum, block) for block in blocks[role]))
         if stacked and entry.kappa_role is None:
             axis = 1 if role == "o" else 0
             entry.kappa_role = spectrum(torch.cat(list(blocks[role]), dim=axis))

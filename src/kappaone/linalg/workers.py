@@ -19,6 +19,8 @@ T = TypeVar("T")
 def ordered(tasks: Iterable[Callable[[], T]], *, ahead: int = 2) -> Iterator[T]:
     """Run tasks in parallel, one thread each, and yield their results in order.
 
+    There are as many workers as torch has threads (`torch.get_num_threads()`).
+
     Args:
         tasks: argument-free functions; taken from the iterable only as they are needed.
         ahead: tasks in flight per worker, which bounds the memory held by results that wait.
@@ -31,6 +33,8 @@ def ordered(tasks: Iterable[Callable[[], T]], *, ahead: int = 2) -> Iterator[T]:
         [1, 2]
     """
     threads = torch.get_num_threads()
+    # The caller too, while it takes results: its thread team would fight with the workers for the cores.
+    torch.set_num_threads(1)
     pool = ThreadPoolExecutor(threads, "kappaone", initializer=torch.set_num_threads, initargs=(1,))
     waiting: deque[Future[T]] = deque()
     try:

@@ -33,7 +33,7 @@ def describe(site: Site) -> AttentionLayout | None:
         facts["gate"] = True
     width = qkv.inputs
     laws = (
-        Law("normal", 0.02, "timm: trunc_normal_(std=.02)"),
+        Law("normal", 0.02, "timm: trunc_normal_(std=.02)", bound=2.0),
         Law("uniform", (2 / (width + qkv.outputs)) ** 0.5, "timm: weight_init='jax', Xavier on the fused weight"),
         Law("uniform", (2 / (width + rows)) ** 0.5, "timm: weight_init='moco'"),
         Law("uniform", (3 * width) ** -0.5, "torch: nn.Linear's default"),
