@@ -273,10 +273,15 @@ def conditioning(layers: int = 12, heads: int = 12, kv_heads: int = 4, example: 
                 {
                     "head": head,
                     "kv_head": head * kv_heads // heads,
-                    "activity": {
-                        "logit_std": 0.31 + 0.05 * float(rng.normal()),
-                        "entropy": 3.8 + 0.05 * float(rng.normal()),
-                        "relative_entropy": 0.97 + 0.01 * float(rng.normal()),
+                    "logit_std": 0.31 + 0.05 * float(rng.normal()),
+                    "attention_entropy": 3.8 + 0.05 * float(rng.normal()),
+                    "relative_entropy": 0.97 + 0.01 * float(rng.normal()),
+                    "kappa_X": 55.0 + place,
+                    "rank_X": 50,
+                    "kappa_P": {
+                        "condition_number": kappa_P,
+                        "status": "rank_deficient" if bounded else "ok",
+                        "rank": 49,
                     },
                     "bound": {
                         "value": "inf",
@@ -296,7 +301,7 @@ def conditioning(layers: int = 12, heads: int = 12, kv_heads: int = 4, example: 
                         "why_infinite": "every block of Lambda(P) maps the all-ones vector to zero",
                         "b_plus_label": "a heuristic, not a bound: kappa(J) can exceed it",
                     },
-                    "jacobian": {
+                    "kappa_J": {
                         "status": "zero_operator" if zero else "bounded" if bounded else "ok",
                         "condition_number": "nan" if zero else 10 ** float(rng.uniform(5, 6.5)),
                         "relative_error": 1e-9,
@@ -309,6 +314,7 @@ def conditioning(layers: int = 12, heads: int = 12, kv_heads: int = 4, example: 
         "schema": "kappaone/conditioning-report",
         "schema_version": 1,
         "kappaone_version": "0.1.0",
+        "model": "VisionTransformer",
         "example": "1 sample of shape (3, 224, 224)",
         "notes": ["one sample was measured"],
         "layers": found,

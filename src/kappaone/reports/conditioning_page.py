@@ -19,16 +19,16 @@ WEIGHTS = (
     ("frobenius_norm", "Frobenius norm of the weights", False),
     ("stable_rank", "Stable rank of the weights", False),
 )
-# Quantities that need an example input: part of a head, key, key of its status, symbol, what it is called, logarithmic.
+# Quantities of a head on an example input: key, symbol, what it is called, logarithmic colours.
 ACTIVATIONS = (
-    ("activity", "logit_std", "", "logit std", "Standard deviation of the attention logits", False),
-    ("activity", "entropy", "", "entropy", "Entropy of the attention (nats)", False),
-    ("activity", "relative_entropy", "", "relative entropy", "Entropy of the attention over its largest", False),
-    ("bound", "kappa_X", "X", "kappa(X)", "Condition number of the tokens X", True),
-    ("bound", "kappa_P", "P", "kappa(P)", "Condition number of the attention matrix P", True),
-    ("jacobian", "condition_number", "status", "kappa(J)", "Condition number of the attention Jacobian J", True),
+    ("logit_std", "logit std", "Standard deviation of the attention logits", False),
+    ("attention_entropy", "entropy", "Entropy of the attention (nats)", False),
+    ("relative_entropy", "relative entropy", "Entropy of the attention over its largest", False),
+    ("kappa_X", "kappa(X)", "Condition number of the tokens X", True),
+    ("kappa_P", "kappa(P)", "Condition number of the attention matrix P", True),
+    ("kappa_J", "kappa(J)", "Condition number of the attention Jacobian J", True),
 )
-Activation = tuple[str, str, str, str, str, bool]
+Activation = tuple[str, str, str, bool]
 _COLUMNS = ("sigma_max", "sigma_min", "condition_number", "frobenius_norm", "stable_rank")
 
 
@@ -52,7 +52,7 @@ def conditioning_context(result: Dict) -> dict[str, Any]:
     measured = [f for place, q in enumerate(ACTIVATIONS) if (f := _activations(place, q, layers, names))]
     heads = sorted({len(_heads(layer)) or _role_heads(layer) for layer in layers})
     return {
-        "title": "Conditioning of attention",
+        "title": f"Conditioning of {result['model']}" if result.get("model") else "Conditioning of attention",
         "lead": f"{len(layers)} attention layer{'' if len(layers) == 1 else 's'}, "
         f"{' or '.join(map(str, heads))} heads each",
         "example": result.get("example"),
@@ -83,28 +83,26 @@ def block_cell(spectrum: Dict | None, key: str = "condition_number") -> Cell:
     return Cell(number(spectrum.get(key)), status, note, exact=status == "ok")
 
 
-def head_cell(head: Dict, quantity: Activation) -> Cell:
-    """A quantity of one head on the example, with its status.
+def head_cell(head: Dict, key: str) -> Cell:
+    """A quantity of one head on the example: a number, or a condition number with its status.
 
     Examples:
-        >>> head = {"activity": None, "jacobian": {"condition_number": "nan", "status": "zero_operator", "note": "J is 0"}}
-        >>> head_cell(head, ACTIVATIONS[-1]), head_cell(head, ACTIVATIONS[0]).status
+        >>> head = {"kappa_J": {"condition_number": "nan", "status": "zero_operator", "note": "J is 0"}}
+        >>> head_cell(head, "kappa_J"), head_cell(head, "logit_std").status
         (Cell(value=nan, status='zero_operator', note='J is 0', exact=True), 'not measured')
     """
-    part, key, status_key = quantity[:3]
-    found = head.get(part)
-    if not found:
+    found = head.get(key)
+    if found is None:
         return Cell(None, "not measured")
-    value = number(found.get(key))
-    if part == "bound":
-        status = (found.get("statuses") or {}).get(status_key, "ok")
-    else:
-        status = found.get(status_key, "ok") if status_key else "ok"
-    if status == "ok" and (value is None or math.isnan(value)):
-        status = "undefined"
-    # kappa(J) over its generic rank and kappa(X) over its numerical rank are what they say; the others are bounds.
-    exact = status != ("bounded" if part == "jacobian" else "rank_deficient")
-    return Cell(value, str(status), str(found.get("note") or ""), exact)
+    if isinstance(found, Mapping):
+        status = str(found.get("status", "ok"))
+        # kappa(J) over its generic rank is what it says; kappa(P) beyond P's numerical rank is a lower bound.
+        exact = status != "bounded" and not (status == "rank_deficient" and key != "kappa_J")
+        return Cell(number(found.get("condition_number")), status, str(found.get("note") or ""), exact)
+    value = number(found)
+    undefined = value is None or math.isnan(value)
+    note = f"over its numerical rank, {head['rank_X']}" if key == "kappa_X" and "rank_X" in head else ""
+    return Cell(value, "undefined" if undefined else "ok", note)
 
 
 def _roles(layer: Dict) -> Dict:
@@ -143,8 +141,8 @@ def _weights(place: int, quantity: tuple[str, str, bool], layers: Sequence[Dict]
 
 
 def _activations(place: int, quantity: Activation, layers: Sequence[Dict], names: list[str]) -> Figure | None:
-    symbol, title, log = quantity[3:]
-    rows = [[head_cell(head, quantity) for head in _heads(layer)] for layer in layers]
+    key, symbol, title, log = quantity
+    rows = [[head_cell(head, key) for head in _heads(layer)] for layer in layers]
     if all(c.status == "not measured" for row in rows for c in row):
         return None
     return _figure(f"activations-{place}", title, [Panel(symbol, rows)], names, log)
@@ -191,7 +189,7 @@ def _span(cells: Sequence[Cell]) -> str:
 
 
 def _measured(layers: Sequence[Dict]) -> list[Activation]:
-    return [q for q in ACTIVATIONS if any(head.get(q[0]) for layer in layers for head in _heads(layer))]
+    return [q for q in ACTIVATIONS if any(head.get(q[0]) is not None for layer in layers for head in _heads(layer))]
 
 
 def _summary(layers: Sequence[Dict], names: Sequence[str]) -> Table:
@@ -205,14 +203,14 @@ def _summary(layers: Sequence[Dict], names: Sequence[str]) -> Table:
             row.append(block_cell(of_role.get("stacked")).text if of_role else MISSING)
         fused = layer["weights"].get("fused")
         row.append(block_cell(fused).text if fused else MISSING)
-        row += [_span([head_cell(h, q) for h in _heads(layer)]) for q in measured]
+        row += [_span([head_cell(h, q[0]) for h in _heads(layer)]) for q in measured]
         rows.append(row)
     columns = ["Layer"]
     for role in roles:
         columns += [f"kappa of W_{role.upper()} by head", f"W_{role.upper()} whole"]
     return Table(
         "Every layer: smallest to largest over its heads, and what is not a plain number",
-        [*columns, "W_Q, W_K, W_V fused", *(q[3] for q in measured)],
+        [*columns, "W_Q, W_K, W_V fused", *(q[1] for q in measured)],
         rows,
     )
 
@@ -226,7 +224,7 @@ def _statuses(layers: Sequence[Dict]) -> list[str]:
             for role, values in _roles(layer).items()
             for h in values.get("heads") or []
         ]
-        found += [(q[3], head_cell(h, q)) for h in _heads(layer) for q in _measured(layers)]
+        found += [(q[1], head_cell(h, q[0])) for h in _heads(layer) for q in _measured(layers)]
         for what, c in found:
             if c.status != "ok":
                 counts[what, c.status] = counts.get((what, c.status), 0) + 1
@@ -277,7 +275,7 @@ def _bound_table(layers: Sequence[Dict], names: Sequence[str]) -> Table | None:
                 [
                     f"{place}: {name or '(the model itself)'}",
                     str(head.get("head", index)),
-                    head_cell(head, ACTIVATIONS[-1]).text,
+                    head_cell(head, "kappa_J").text,
                     show(bound.get("value")),
                     *(show(bound.get(key), 3) for key in (*keys, *weights)),
                     ", ".join(odd) or "ok",

@@ -165,7 +165,7 @@ def heatmaps(panels: Sequence[Panel], *, layers: Sequence[str], quantity: str, l
         "ticktext": words,
     }
     scale = {"colorscale": "Cividis", "cmin": low, "cmax": high, "colorbar": bar}
-    margin = {"l": 12, "r": 12, "t": 4, "b": 130}
+    margin = {"l": 12, "r": 12, "t": 4, "b": 100}
     return plot(
         traces, height=total + margin["t"] + margin["b"], margin=margin, coloraxis=scale, annotations=notes, **layout
     )
@@ -185,7 +185,8 @@ def _ticks(count: int) -> dict[str, Any]:
 def _colour_ticks(low: float, high: float, log: bool) -> tuple[list[float], list[str]]:
     """Where the colour scale is labelled, and with what; `low` and `high` are logarithms where `log` is set."""
     if high - low < 1e-6 * max(1.0, abs(high)):
-        return [(low + high) / 2], [show(10**low if log else low)]
+        middle = (low + high) / 2
+        return [middle], [show(10**middle if log else middle)]
     if not log:
         places = [low + (high - low) * i / 4 for i in (0.1, 1.35, 2.65, 3.9)]
         return places, [show(p, 3) for p in places]

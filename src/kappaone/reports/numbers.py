@@ -61,8 +61,8 @@ def show(value: object, digits: int = 4, *, signed: bool = False) -> str:
     Examples:
         >>> show(0.123456), show(1234567.0), show(120), show(None), show("NaN"), show("-Infinity")
         ('0.1235', '1.235e6', '120', '–', 'NaN', '−∞')
-        >>> show(0.5, signed=True), show(-3e-7)
-        ('+0.5', '−3e−7')
+        >>> show(0.5, signed=True), show(-3e-7), show(900621.4)
+        ('+0.5', '−3e−7', '9.006e5')
     """
     x = number(value)
     if x is None:
@@ -74,7 +74,7 @@ def show(value: object, digits: int = 4, *, signed: bool = False) -> str:
         return sign + ("∞" if x > 0 else "−∞")
     if x == int(x) and abs(x) < 1e6:
         return sign + _minus(str(int(x)))
-    if 1e-3 <= abs(x) < 1e6:
+    if 1e-3 <= abs(x) < 10.0 ** (digits + 1):
         # Positional with `digits` significant digits, trailing zeros dropped.
         places = max(0, digits - 1 - math.floor(math.log10(abs(x))))
         text = f"{x:.{places}f}"
