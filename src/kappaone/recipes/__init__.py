@@ -1,5 +1,9 @@
 """Floor 4: what to train. Models, data, presets, and the comparison of arms on them."""
 
+from kappaone.recipes.compare import compare as compare
+from kappaone.recipes.compare import comparison_folder as comparison_folder
+from kappaone.recipes.compare import pairing_problems as pairing_problems
+from kappaone.recipes.compare import plan_comparison as plan_comparison
 from kappaone.recipes.data import ImageData as ImageData
 from kappaone.recipes.data import find_images as find_images
 from kappaone.recipes.data import load_images as load_images
