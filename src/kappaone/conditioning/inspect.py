@@ -1,0 +1,262 @@
+"""`inspect`: every number about the conditioning of a model's attention, measured in float64 and changing nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kappaone.conditioning.activity import attention_activity
+from kappaone.conditioning.bound import bound_from_parts, kappa_plus
+from kappaone.conditioning.extremes import JacobianCondition, condition_number
+from kappaone.conditioning.jacobian import AttentionJacobian, float64
+from kappaone.conditioning.report import ConditioningReport, HeadCondition, LayerCondition
+from kappaone.conditioning.weights import WeightSpectra, weight_spectra
+from kappaone.errors import MeasureError
+from kappaone.layouts import AttentionLayout, AttentionSpec, survey
+from kappaone.layouts.blocks import bias_blocks, named_modules, stacked_blocks
+from kappaone.layouts.capture import Recorded, record
+from kappaone.layouts.find import require
+from kappaone.layouts.layout import QKV
+from kappaone.linalg.spectra import spectrum
+
+# Facts under which the closed form of J is not that of softmax(scale X W_Q W_K^T X^T) X W_V.
+UNSUPPORTED = {
+    "rotary": "rotary embeddings turn q and k after the weights",
+    "qk_norm": "q and k are normalized after the weights",
+    "cosine": "q and k are normalized after the weights (cosine attention)",
+    "channel_attention": "the softmax is over channels, not over tokens",
+}
+
+
+def inspect(
+    model: nn.Module,
+    example: Any = None,
+    *,
+    layouts: Sequence[AttentionLayout | AttentionSpec] | None = None,
+    jacobian: bool = True,
+    max_jacobian_rows: int = 4096,
+    sample: int = 0,
+) -> ConditioningReport:
+    """Measure the conditioning of every attention layer of a model.
+
+    Weights always: by head, by role and fused. With an example also, for one sample of the batch: logit spread,
+    attention entropy, kappa(X), kappa(P), kappa(J) of each query head before the output projection, and the parts of
+    Theorem 3.1's bound. Source: paper, section 3.
+
+    Everything is computed in float64 from the model's own weights; q, k and v are recomputed from the tokens and
+    compared with what enters the softmax, and a layer whose rows do not explain it has status "not_supported". The
+    forward pass runs in evaluation mode (dropout off) without gradients. Mode, gradients, weights and random states
+    are left as they were.
+
+    Args:
+        model: any module with attention that `find_attention` knows or that `layouts` describes.
+        example: an input as the model takes it: tensor, tuple of positional or dict of keyword inputs; or None.
+        layouts: layouts or specs. If all are layouts, only these layers are measured.
+        jacobian: whether to compute kappa(J): seconds a head at 3,200 rows.
+        max_jacobian_rows: above so many rows (tokens times value_dim) kappa(J) has status "too_large".
+        sample: index into the batch.
+
+    Returns:
+        The report; prints as a table, has `to_dict` and `to_json`.
+
+    Raises:
+        LayoutError: if no attention is found.
+        MeasureError: if the model fails on the example, no layer can be recorded, or `sample` is out of range.
+
+    Examples:
+        >>> report = inspect(nn.MultiheadAttention(8, 2, bias=False))
+        >>> len(report.layers), len(report.layers[0].weights.roles["q"].heads)
+        (1, 2)
+    """
+    found = survey(model, layouts=layouts)
+    require(found, "skip", dict(named_modules(model)))
+    chosen = list(found.layouts)
+    notes = [f"not measured, nobody described its layout: {refused}" for refused in found.refused]
+    if layouts and all(isinstance(item, AttentionLayout) for item in layouts):
+        names = {item.name for item in layouts if isinstance(item, AttentionLayout)}
+        chosen, notes = [item for item in chosen if item.name in names], []
+    spectra = {layout.name: weight_spectra(model, layout) for layout in chosen}
+    recorded: dict[str, Recorded] = {}
+    failed: dict[str, str] = {}
+    if example is not None:
+        with _random_states_kept():
+            recorded, failed = _record(model, chosen, example)
+        notes.append("dropout was off while measuring; kappa(J) is of single query heads, before the output projection")
+        notes.append("B is infinite because every block of Lambda(P) is singular; B+ is a heuristic, not a bound")
+    layers = []
+    for layout in chosen:
+        heads: tuple[HeadCondition, ...] = ()
+        layer_notes: list[str] = []
+        if layout.name in recorded:
+            heads, layer_notes = _heads(
+                model, layout, recorded[layout.name], spectra[layout.name], jacobian, max_jacobian_rows, sample
+            )
+        elif example is not None:
+            layer_notes = [failed.get(layout.name, "the example does not reach this layer")]
+        layers.append(LayerCondition(layout.name, layout.kind, spectra[layout.name], heads, tuple(layer_notes)))
+    described = None if example is None else f"sample {sample} of the example"
+    inner = next(module for _, module in named_modules(model))
+    return ConditioningReport(tuple(layers), type(inner).__name__, described, tuple(notes))
+
+
+def _record(
+    model: nn.Module, layouts: Sequence[AttentionLayout], example: Any
+) -> tuple[dict[str, Recorded], dict[str, str]]:
+    """All layers in one forward pass; one by one where a layer cannot be recorded, so that the others still are."""
+    try:
+        return record(model, layouts, example), {}
+    except MeasureError as error:
+        first = error
+    recorded: dict[str, Recorded] = {}
+    failed: dict[str, str] = {}
+    for layout in layouts:
+        try:
+            recorded.update(record(model, [layout], example))
+        except MeasureError as error:
+            failed[layout.name] = f"not recorded: {error.what}; {error.todo}"
+    if not recorded:
+        raise first
+    return recorded, failed
+
+
+def _heads(
+    model: nn.Module,
+    layout: AttentionLayout,
+    rec: Recorded,
+    weights: WeightSpectra,
+    jacobian: bool,
+    max_rows: int,
+    sample: int,
+) -> tuple[tuple[HeadCondition, ...], list[str]]:
+    batch = len(rec.q)
+    if not -batch <= sample < batch:
+        raise MeasureError(
+            f"sample {sample} asked for; layer {layout.name!r} saw a batch of {batch}", f"pass sample=0 to {batch - 1}"
+        )
+    notes = [f"called {rec.calls} times in one forward; the first call is measured"] if rec.calls > 1 else []
+    reason = next((why for fact, why in UNSUPPORTED.items() if layout.facts.get(fact)), "")
+    same = _same(rec.tokens, rec.kv_tokens)
+    X_q = rec.tokens[sample]
+    X_kv = X_q if same else rec.kv_tokens[sample]
+    q, k, v = rec.q[sample], rec.k[sample], rec.v[sample]
+    if not reason:
+        exact, reason = _recomputed(model, layout, X_q, X_kv, (q, k, v))
+        q, k, v = exact if exact is not None else (q, k, v)
+    mask = None
+    shape = (batch, layout.heads, q.shape[-2], k.shape[-2])
+    if rec.mask is not None:
+        mask = _without_rounding(rec.mask.broadcast_to(shape)[sample], q, k, rec.scale)
+        seen = (mask > -torch.inf).any(dim=1).any(dim=0)
+        if not bool(seen.all()):
+            # Padding: no query may look at these tokens. In self-attention they are no queries of interest either.
+            notes.append(f"{int((~seen).sum())} of {len(seen)} tokens are masked for every query (padding): left out")
+            k, v, mask, X_kv = k[:, seen], v[:, seen], mask[:, :, seen], X_kv[seen]
+            if same:
+                X_q, q, mask = X_kv, q[:, seen], mask[:, seen]
+        empty = (mask == -torch.inf).all(dim=-1).any(dim=0)
+        if bool(empty.any()):
+            # Their softmax, and their part of A, is not defined.
+            notes.append(f"{int(empty.sum())} of {len(empty)} queries have every key masked and are left out")
+            X_q, q, mask = X_q[~empty], q[:, ~empty], mask[:, ~empty]
+            same = False
+    eps = torch.finfo(rec.tokens.dtype).eps
+    data_eps = eps if eps <= torch.finfo(torch.float32).eps else torch.finfo(torch.float64).eps
+    rank_q = kappa_plus(X_q, data_eps)
+    rank_kv = rank_q if same else kappa_plus(X_kv, data_eps)
+    heads = []
+    for head in range(layout.heads):
+        kv = layout.kv_head(head)
+        head_mask = None if mask is None else mask[head]
+        J = AttentionJacobian.from_heads(
+            X_q,
+            X_q if same else X_kv,
+            q[head],
+            k[kv],
+            v[kv],
+            scale=rec.scale,
+            mask=head_mask,
+            data_eps=data_eps,
+        )
+        P = spectrum(J.P)
+        blocks = tuple(weights.roles[role].heads[head if role == "q" else kv] for role in ("q", "k", "v"))
+        bound = None
+        if not reason and J.is_finite():
+            bound = bound_from_parts(J, (blocks[0], blocks[1], blocks[2]), P, rank_q, rank_kv)
+        condition = None
+        if jacobian and reason:
+            condition = JacobianCondition("not_supported", J.rows, J.columns, note=reason)
+        elif jacobian:
+            condition = condition_number(J, max_rows=max_rows)
+        activity = attention_activity(q[head], k[kv], scale=rec.scale, mask=head_mask)
+        heads.append(HeadCondition(head, kv, activity, *rank_q, P, bound, condition))
+    if reason:
+        notes.append(f"kappa(J) and the bound are not supported here: {reason}")
+    return tuple(heads), notes
+
+
+def _without_rounding(mask: Tensor, q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """The mask with 0 for its finite entries if all of these are no more than rounding of the logits.
+
+    An eager layer's mask is what its logits have beyond scale q k^T: exact where masked, rounding elsewhere.
+    """
+    finite = mask > -torch.inf
+    size = scale * float(torch.linalg.vector_norm(q, dim=-1).max() * torch.linalg.vector_norm(k, dim=-1).max())
+    small = bool((mask[finite].abs() <= 16 * torch.finfo(mask.dtype).eps * size).all())
+    return torch.where(finite, torch.zeros_like(mask), mask) if small else mask
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same numbers in memory (views of one tensor count)."""
+    return a is b or (a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride())
+
+
+def _recomputed(
+    model: nn.Module,
+    layout: AttentionLayout,
+    X_q: Tensor,
+    X_kv: Tensor,
+    heard: tuple[Tensor, Tensor, Tensor],
+) -> tuple[tuple[Tensor, Tensor, Tensor] | None, str]:
+    """q, k and v in float64 from tokens, weights and biases, or the reason why they do not explain what was heard.
+
+    Without this check a normalization, gate or factor that no fact mentions would give a wrong Jacobian silently.
+    """
+    made = []
+    for role, tokens, found in zip(QKV, (X_q, X_kv, X_kv), heard, strict=True):
+        weight = float64(stacked_blocks(model, layout, role))
+        if tokens.shape[-1] != weight.shape[-1]:
+            return None, f"role {role} reads tokens of width {weight.shape[-1]}; recorded were {tokens.shape[-1]}"
+        out = torch.einsum("nw,hsw->hns", float64(tokens), weight)
+        bias = bias_blocks(model, layout, role)
+        if bias is not None:
+            out = out + float64(bias)[:, None, :]
+        target = float64(found)
+        if out.shape != target.shape:
+            return None, f"role {role} gives {tuple(out.shape)}; {tuple(target.shape)} entered the softmax"
+        difference = float(torch.linalg.vector_norm(out - target))
+        size = float(torch.linalg.vector_norm(target))
+        # Room for the arithmetic of the forward pass (TF32 has 10 bits), not for another formula.
+        if difference > max(2e-3, 8 * torch.finfo(found.dtype).eps) * size:
+            return None, (
+                f"{role} as it enters the softmax differs from W_{role.upper()} times the tokens by "
+                f"{difference / size if size else float('inf'):.2g} relatively: something comes between"
+            )
+        made.append(out)
+    return (made[0], made[1], made[2]), ""
+
+
+@contextmanager
+def _random_states_kept() -> Iterator[None]:
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  # the caller's global state is meant
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
