@@ -26,6 +26,7 @@ def make(
     layer: LayerShape,
     stream: LayerStream,
     *,
+    parts: str,
     signs: str,
     as_published: bool,
     a1: float,
