@@ -22,8 +22,10 @@ def test_golden_numbers_of_stream_version_1():
     assert hashlib.sha256(numbers.astype("<f8").tobytes()).hexdigest()[:16] == GOLDEN
 
 
-@given(st.lists(st.one_of(st.text(max_size=5), st.integers(-3, 3), st.none()), max_size=4),
-       st.lists(st.one_of(st.text(max_size=5), st.integers(-3, 3), st.none()), max_size=4))
+@given(
+    st.lists(st.one_of(st.text(max_size=5), st.integers(-3, 3), st.none()), max_size=4),
+    st.lists(st.one_of(st.text(max_size=5), st.integers(-3, 3), st.none()), max_size=4),
+)
 def test_streams_are_equal_only_for_equal_keys(a, b):
     same = np.array_equal(generator(1, *a).standard_normal(4), generator(1, *b).standard_normal(4))
     assert same == ([(type(x), x) for x in a] == [(type(x), x) for x in b])

@@ -18,8 +18,15 @@ def shape(*, kv=H, width=D, size=d, heads=H, output=True, current=None, laws=(),
     roles = {r: RoleShape(heads if r == "q" else kv, size, width, stored[r]) for r in rows}
     if output:
         roles["o"] = RoleShape(heads, size, width, width)
-    return LayerShape("layer", roles, tuple(h // (heads // kv) for h in range(heads)), 0, 1, laws,
-                      current or (lambda role, head: np.zeros((size, width))))
+    return LayerShape(
+        "layer",
+        roles,
+        tuple(h // (heads // kv) for h in range(heads)),
+        0,
+        1,
+        laws,
+        current or (lambda role, head: np.zeros((size, width))),
+    )
 
 
 def blocks(text, layer, seed=0):
@@ -164,7 +171,9 @@ def test_default_keeps_rescales_or_redraws():
     weights = {(r, h): 0.02 * np.random.default_rng(h).standard_normal((d, D)) for r in "qkv" for h in range(H)}
     layer = shape(current=lambda r, h: weights[r, h], laws=(Law("normal", 0.02, "here"),))
     spec = understand("default")
-    assert all(job.keeps for job in spec.entry.jobs(layer, LayerStream(0, dict.fromkeys("qkvo", "w")), "qkv", spec.options))
+    assert all(
+        job.keeps for job in spec.entry.jobs(layer, LayerStream(0, dict.fromkeys("qkvo", "w")), "qkv", spec.options)
+    )
     faithful = blocks("default(std=faithful)", layer)
     rms = np.sqrt(np.mean(stacked(faithful, "q") ** 2))
     assert rms == pytest.approx(0.02 * (768 / D) ** 0.5)
@@ -176,6 +185,9 @@ def test_default_keeps_rescales_or_redraws():
 
 
 def test_default_redraw_refuses_to_guess():
-    layer = shape(current=lambda r, h: 0.05 * np.random.default_rng(h).standard_normal((d, D)), laws=(Law("normal", 0.02, "here"),))
+    layer = shape(
+        current=lambda r, h: 0.05 * np.random.default_rng(h).standard_normal((d, D)),
+        laws=(Law("normal", 0.02, "here"),),
+    )
     with pytest.raises(SpecError, match="follow none"):
         blocks("default(redraw)", layer)

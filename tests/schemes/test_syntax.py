@@ -11,16 +11,32 @@ from kappaone.schemes.syntax import Call, Range, parse
 names = st.sampled_from(["conditioned", "a", "x_1", "matched", "true"])
 numbers = st.one_of(st.integers(-99, 99), st.floats(0.001, 99))
 values = st.recursive(
-    st.one_of(numbers, st.lists(st.integers(-9, 9), min_size=1, max_size=3).map(tuple),
-              st.builds(Range, st.none() | st.integers(0, 9), st.integers(0, 9)), st.builds(Call, names)),
-    lambda inner: st.builds(Call, names, st.lists(st.tuples(st.sampled_from(["k", "group", "std"]), inner), max_size=2,
-                                                  unique_by=lambda pair: pair[0]).map(tuple)),
+    st.one_of(
+        numbers,
+        st.lists(st.integers(-9, 9), min_size=1, max_size=3).map(tuple),
+        st.builds(Range, st.none() | st.integers(0, 9), st.integers(0, 9)),
+        st.builds(Call, names),
+    ),
+    lambda inner: st.builds(
+        Call,
+        names,
+        st.lists(
+            st.tuples(st.sampled_from(["k", "group", "std"]), inner), max_size=2, unique_by=lambda pair: pair[0]
+        ).map(tuple),
+    ),
     max_leaves=6,
 )
 
 
-@given(st.builds(Call, names, st.lists(st.tuples(st.sampled_from(["", "a", "b"]), values), max_size=3,
-                                       unique_by=lambda pair: pair[0]).map(tuple)))
+@given(
+    st.builds(
+        Call,
+        names,
+        st.lists(st.tuples(st.sampled_from(["", "a", "b"]), values), max_size=3, unique_by=lambda pair: pair[0]).map(
+            tuple
+        ),
+    )
+)
 def test_what_is_printed_is_read_back(call):
     assert parse(str(call)) == call
 

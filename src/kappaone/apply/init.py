@@ -30,7 +30,7 @@ from kappaone.schemes.registry import InitSpec, understand
 from kappaone.streams import STREAM_VERSION, check_seed
 
 # (role, head) -> rounded values, their norm, their checksum
-_Drawn = dict[Block, tuple[Tensor, float, int]]
+_Drawn = dict[Block, tuple[Tensor, float, str]]
 
 
 def init_(
@@ -239,7 +239,7 @@ def _write(
             transaction.write(f"{layout.name}:{role}{head}", view, values)
             if entry.status != "set":
                 entry.status = "set"
-                entry.norms_after, entry.fingerprints = [float("nan")] * rows.heads, [0] * rows.heads
+                entry.norms_after, entry.fingerprints = [float("nan")] * rows.heads, [""] * rows.heads
                 entry.bias = _zero_bias(layout, _role(role), parameters, transaction)
             entry.norms_after[head], entry.fingerprints[head] = after, checksum
 

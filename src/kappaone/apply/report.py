@@ -45,7 +45,7 @@ class RoleReport:
     dtype: str
     norms_before: list[float] = field(default_factory=list)
     norms_after: list[float] = field(default_factory=list)
-    fingerprints: list[int] = field(default_factory=list)
+    fingerprints: list[str] = field(default_factory=list)
     kappa_heads: list[Spectrum] = field(default_factory=list)
     kappa_role: Spectrum | None = None
     bias: str = "none"
@@ -53,7 +53,6 @@ class RoleReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-ready form."""
         out = dict(vars(self))
-        out["fingerprints"] = [f"{value:016x}" for value in self.fingerprints]
         out["kappa_heads"] = [value.to_dict() for value in self.kappa_heads]
         out["kappa_role"] = None if self.kappa_role is None else self.kappa_role.to_dict()
         return out
