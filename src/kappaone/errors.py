@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class KappaoneError(ValueError):
-    """Base of every error that kappaone raises on purpose.
+    r"""Base of every error that kappaone raises on purpose.
 
     Args:
         what: what was expected, what was found, and where (qualified names).
@@ -15,7 +15,7 @@ class KappaoneError(ValueError):
 
     Examples:
         >>> str(KappaoneError("layer 'a' has 3 heads; expected 4", "pass heads=3"))
-        "layer 'a' has 3 heads; expected 4\\n  what to do: pass heads=3"
+        "layer 'a' has 3 heads; expected 4\n  what to do: pass heads=3"
     """
 
     def __init__(self, what: str, todo: str = "") -> None:

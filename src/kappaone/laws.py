@@ -62,7 +62,7 @@ class Law:
         std_error = self.std * ((kurtosis - 1) / (4 * n)) ** 0.5
         found = float(np.mean((values - values.mean()) ** 4)) / std**4
         # The sample kurtosis of normal numbers has variance 24/n; of uniform ones less.
-        return (
+        return bool(
             abs(float(values.mean())) <= sigmas * self.std / n**0.5 + 0.005 * self.std
             and abs(std - self.std) <= sigmas * std_error + 0.005 * self.std
             and abs(found - kurtosis) <= sigmas * (24 / n) ** 0.5 + 0.05

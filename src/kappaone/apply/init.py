@@ -196,7 +196,7 @@ def _advice(written: Sequence[AttentionLayout], spec: InitSpec) -> list[str]:
 
 
 def _blank(layer: PlannedLayer, parameters: dict[str, nn.Parameter]) -> LayerReport:
-    roles = {}
+    roles: dict[str, RoleReport] = {}
     for role in ROLES:
         if role == "o" and not any(block[0] == "o" for job in layer.jobs for block in job.blocks):
             continue
@@ -232,9 +232,9 @@ def _write(
             work.append((index, job))
     tasks: list[Callable[[], _Drawn]] = [partial(_draw, plan[index].layout, job, parameters) for index, job in work]
     for (index, _job), drawn in zip(work, ordered(tasks), strict=True):
-        layout, layer = plan[index].layout, report.layers[index]
+        layout, done = plan[index].layout, report.layers[index]
         for (role, head), (values, after, checksum) in sorted(drawn.items()):
-            rows, entry = layout.role(_role(role)), layer.roles[role]
+            rows, entry = layout.role(_role(role)), done.roles[role]
             view = block_view(parameters[rows.parameter], rows, _role(role), head)
             transaction.write(f"{layout.name}:{role}{head}", view, values)
             if entry.status != "set":

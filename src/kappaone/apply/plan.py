@@ -175,5 +175,5 @@ def missing(model: nn.Module, layout: AttentionLayout, name: str) -> tuple[str, 
 
 def dir_of(owner: Any, last: str) -> list[str]:
     """Class names of the parametrizations of one tensor."""
-    found = owner.parametrizations[last] if last in owner.parametrizations else []
+    found = list(owner.parametrizations[last]) if last in owner.parametrizations else []  # a ModuleDict has no get
     return [type(item).__name__ for item in found] or ["parametrized"]

@@ -9,6 +9,7 @@ blocks are written, layer by layer (kappaone.apply.logits).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -31,16 +32,21 @@ def scaled(jobs: Sequence[Job], scale: Scale, shape: LayerShape, other: Sequence
     if scale.kind in ("unit", "logit"):
         return list(jobs)
     if scale.kind == "factor":
-        return [Job(job.blocks, lambda job=job: {b: scale.value * a for b, a in job.compute().items()}) for job in jobs]  # type: ignore[misc]
+        return [Job(job.blocks, partial(_times, job, scale.value)) for job in jobs]
     reference = _present(shape) if scale.kind == "matched" else _given(other)
     by_role = scale.group == "role"
+    groups = _by_role(jobs) if by_role else [[job] for job in jobs]
     return [
         Job(
-            group_blocks, lambda group=group, blocks=group_blocks: _match(group, reference(blocks), by_role, shape.name)
-        )  # type: ignore[misc]
-        for group in (_by_role(jobs) if by_role else [[job] for job in jobs])
-        if (group_blocks := tuple(block for job in group for block in job.blocks))
+            tuple(block for job in group for block in job.blocks),
+            partial(_match, group, reference, by_role, shape.name),
+        )
+        for group in groups
     ]
+
+
+def _times(job: Job, factor: float) -> dict[Block, Array]:
+    return {block: factor * array for block, array in job.compute().items()}
 
 
 def _by_role(jobs: Sequence[Job]) -> list[list[Job]]:
@@ -54,8 +60,9 @@ def _by_role(jobs: Sequence[Job]) -> list[list[Job]]:
     return [members for _, members in groups]
 
 
-def _match(jobs: Sequence[Job], target: dict[Block, float], by_role: bool, layer: str) -> dict[Block, Array]:
+def _match(jobs: Sequence[Job], reference: Reference, by_role: bool, layer: str) -> dict[Block, Array]:
     blocks = {block: array for job in jobs for block, array in job.compute().items()}
+    target = reference(list(blocks))
     norms = {block: float(np.linalg.norm(array)) for block, array in blocks.items()}
     groups = {block: block[0] if by_role else block for block in blocks}
 

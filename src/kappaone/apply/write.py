@@ -38,7 +38,7 @@ def fingerprint(block: Tensor) -> str:
         (True, False)
     """
     bits = block.detach().to("cpu").contiguous().view(torch.uint8)
-    return hashlib.sha256(memoryview(bits.numpy()).cast("B")).hexdigest()[:16]
+    return hashlib.sha256(bits.numpy().tobytes()).hexdigest()[:16]
 
 
 class Transaction:
@@ -51,7 +51,7 @@ class Transaction:
 
     def __init__(self, *, undo: bool) -> None:
         self._undo = undo
-        self._saved: dict[tuple[int, int, tuple[int, ...]], tuple[Tensor, Tensor | None]] = {}
+        self._saved: dict[tuple[int, tuple[int, ...]], tuple[Tensor, Tensor | None]] = {}
         self.written: list[str] = []
 
     def __enter__(self) -> Transaction:
@@ -79,7 +79,7 @@ class Transaction:
             view: view of the parameter, detached.
             values: same shape, in the parameter's dtype.
         """
-        key = (view.data_ptr(), view.storage_offset(), tuple(view.shape))
+        key = (view.data_ptr(), tuple(view.shape))
         if key not in self._saved:
             self._saved[key] = (view, view.to("cpu", copy=True) if self._undo else None)
         self.written.append(name)  # before the copy: an interrupt in the middle of it counts as written

@@ -1,0 +1,1 @@
+"""Floor 5: commands, thin, one file a group."""

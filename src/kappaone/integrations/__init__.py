@@ -1,0 +1,1 @@
+"""Floor 5: kappaone inside other people's programs, one file each."""

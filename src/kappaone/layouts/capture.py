@@ -103,11 +103,11 @@ def listen(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -
 
         return hook
 
-    def after(_name: str) -> Callable[..., None]:
-        return lambda *_: stack.pop() and None
+    def leave(*_: Any) -> None:
+        stack.pop()
 
     modules = {name: module for name, module in named_modules(model) if name in heard}
-    with evaluating(model), hooked(modules, before, after), Ear():
+    with evaluating(model), hooked(modules, before, lambda _: leave), Ear():
         run(model, example)
     return heard
 

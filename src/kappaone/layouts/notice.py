@@ -57,7 +57,7 @@ def by_calls(model: nn.Module, modules: Mapping[str, nn.Module], example: Any) -
     stack: list[str] = []
     noticed: dict[str, str] = {}
 
-    class Watch(TorchDispatchMode):
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(
             self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
         ) -> Any:
@@ -76,7 +76,7 @@ def by_calls(model: nn.Module, modules: Mapping[str, nn.Module], example: Any) -
     def leave(*_: Any) -> None:
         stack.pop()
 
-    with evaluating(model), hooked(names, enter, lambda _: leave), Watch():
+    with evaluating(model), hooked(names, enter, lambda _: leave), Watch():  # type: ignore[no-untyped-call]
         run(model, example)
     return noticed
 

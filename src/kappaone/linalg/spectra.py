@@ -63,16 +63,18 @@ def singular_values(matrix: Tensor) -> Tensor:
         min(rows, columns) values, descending.
     """
     matrix = matrix.detach().to("cpu", torch.float64)
+    values: Tensor
     if matrix.shape[0] > matrix.shape[1]:
         matrix = matrix.T
     try:
-        return torch.linalg.svdvals(matrix)
-    except torch.linalg.LinAlgError:
+        values = torch.linalg.svdvals(matrix)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # not in its __all__
         rows, columns = matrix.shape
         both = torch.zeros(rows + columns, rows + columns, dtype=torch.float64)
         both[:rows, rows:] = matrix
         both[rows:, :rows] = matrix.T
-        return torch.linalg.eigvalsh(both).flip(0)[:rows].clamp(min=0)
+        values = torch.linalg.eigvalsh(both).flip(0)[:rows].clamp(min=0)
+    return values
 
 
 def spectrum(matrix: Tensor) -> Spectrum:

@@ -13,7 +13,7 @@ from kappaone.apply.logits import centred_logit_std
 from kappaone.apply.plan import Context
 from kappaone.errors import SpecError
 from kappaone.layouts.capture import record
-from kappaone.schemes.base import Array, Job, LayerShape, Option, per_head
+from kappaone.schemes.base import Array, Job, LayerShape, Option, RoleShape, per_head
 from kappaone.schemes.procedure import Procedure
 
 
@@ -36,14 +36,12 @@ def make(context: Context, *, std: float) -> dict[str, list[Job]]:
                 "leave this layer out with layers=, or pass another example",
             )
         shape, gain = context.shapes[layout.name], (std / spread) ** 0.5
-        out[layout.name] = [
-            job for role in ("q", "k") for job in per_head(shape, role, partial(_scaled, shape, role, gain))
-        ]
+        out[layout.name] = per_head(shape, "qk", partial(_scaled, shape, gain))
     return out
 
 
-def _scaled(shape: LayerShape, role: str, gain: float, head: int) -> Array:
-    return gain * shape.current(role, head)
+def _scaled(layer: LayerShape, gain: float, role: str, _shape: RoleShape, head: int) -> Array:
+    return gain * layer.current(role, head)
 
 
 PROCEDURE = Procedure(

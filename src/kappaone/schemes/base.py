@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -96,23 +97,31 @@ class Job:
         )
 
 
-def per_head(layer: LayerShape, role: str, make: Callable[[int], Array]) -> list[Job]:
-    """One job for each head of a role."""
+def per_head(layer: LayerShape, roles: str, make: Callable[[str, RoleShape, int], Array]) -> list[Job]:
+    """One job for each head of each role; `make(role, shape, head)` gives its block."""
+
+    def compute(role: str, shape: RoleShape, head: int) -> dict[Block, Array]:
+        return {(role, head): make(role, shape, head)}
+
     return [
-        Job(((role, head),), lambda head=head: {(role, head): make(head)}) for head in range(layer.roles[role].heads)
-    ]  # type: ignore[misc]
+        Job(((role, head),), partial(compute, role, layer.roles[role], head))
+        for role in roles
+        for head in range(layer.roles[role].heads)
+    ]
 
 
-def per_role(layer: LayerShape, role: str, make: Callable[[], Array]) -> list[Job]:
-    """One job for a role as a whole; `make` gives (rows, width), for o (width, columns), which is split by head."""
-    shape = layer.roles[role]
+def per_role(layer: LayerShape, roles: str, make: Callable[[str, RoleShape], Array]) -> list[Job]:
+    """One job for each role; `make(role, shape)` gives (rows, width), for o (width, rows), which is split by head."""
 
-    def compute() -> dict[Block, Array]:
-        whole = make()
+    def compute(role: str, shape: RoleShape) -> dict[Block, Array]:
+        whole = make(role, shape)
         at = {head: slice(head * shape.size, (head + 1) * shape.size) for head in range(shape.heads)}
         return {(role, head): whole[:, rows] if role == "o" else whole[rows] for head, rows in at.items()}
 
-    return [Job(tuple((role, head) for head in range(shape.heads)), compute)]
+    return [
+        Job(tuple((role, head) for head in range(layer.roles[role].heads)), partial(compute, role, layer.roles[role]))
+        for role in roles
+    ]
 
 
 @dataclass(frozen=True)

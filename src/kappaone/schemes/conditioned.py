@@ -18,31 +18,22 @@ from __future__ import annotations
 import numpy as np
 
 from kappaone.linalg.stiefel import semi_orthogonal
-from kappaone.schemes.base import Array, Job, LayerShape, Option, Scheme, per_head, per_role
+from kappaone.schemes.base import Array, Job, LayerShape, Option, RoleShape, Scheme, per_head, per_role
 from kappaone.streams import LayerStream
 
 
 def make(layer: LayerShape, stream: LayerStream, *, value: str, qk: str) -> list[Job]:
     """Jobs of one layer: identity slices for v, Haar semi-orthogonal blocks for q and k."""
-    jobs: list[Job] = []
-    for role in ("q", "k"):
-        shape = layer.roles[role]
-        if qk == "joint":
-            jobs += per_role(
-                layer,
-                role,
-                lambda role=role, shape=shape: semi_orthogonal(stream.normal((shape.rows, shape.width), role)),
-            )
-        else:
-            jobs += per_head(
-                layer,
-                role,
-                lambda head, role=role, shape=shape: semi_orthogonal(
-                    stream.normal((shape.size, shape.width), role, head)
-                ),
-            )
-    v = layer.roles["v"]
-    return jobs + per_head(layer, "v", lambda head: identity_slice(v.size, v.width, 0 if value == "per_head" else head))
+
+    def haar(role: str, shape: RoleShape, head: int | None = None) -> Array:
+        rows = shape.rows if head is None else shape.size
+        return semi_orthogonal(stream.normal((rows, shape.width), role, head))
+
+    def identity(role: str, shape: RoleShape, head: int) -> Array:
+        return identity_slice(shape.size, shape.width, 0 if value == "per_head" else head)
+
+    queries_and_keys = per_role(layer, "qk", haar) if qk == "joint" else per_head(layer, "qk", haar)
+    return queries_and_keys + per_head(layer, "v", identity)
 
 
 def identity_slice(size: int, width: int, head: int) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 
 from kappaone.errors import SpecError
 from kappaone.laws import Law, fitting, moments
-from kappaone.schemes.base import Array, Job, LayerShape, Option, Scheme, per_head
+from kappaone.schemes.base import Array, Job, LayerShape, Option, RoleShape, Scheme, per_head
 from kappaone.streams import LayerStream
 
 _FAITHFUL_STD = 0.02
@@ -41,17 +41,18 @@ def make(layer: LayerShape, stream: LayerStream, *, std: str | float, paper_widt
                     "add redraw, or use another scheme",
                 )
             gain = float(target) / present
-        block = partial(_block, layer, stream, role, law, gain)
+        block = partial(_block, layer, stream, law, gain)
         new = per_head(layer, role, block)
         keeps = law is None and gain == 1.0
         jobs += [Job(job.blocks, job.compute, keeps) for job in new]
     return jobs
 
 
-def _block(layer: LayerShape, stream: LayerStream, role: str, law: Law | None, gain: float, head: int) -> Array:
+def _block(
+    layer: LayerShape, stream: LayerStream, law: Law | None, gain: float, role: str, shape: RoleShape, head: int
+) -> Array:
     if law is None:
         return gain * layer.current(role, head)
-    shape = layer.roles[role]
     return gain * law.draw(stream.of(role, head), (shape.size, shape.width))
 
 

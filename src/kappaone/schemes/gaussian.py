@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from kappaone.errors import SpecError
-from kappaone.schemes.base import Array, Job, LayerShape, Option, Scheme, per_head
+from kappaone.schemes.base import Array, Job, LayerShape, Option, RoleShape, Scheme, per_head
 from kappaone.streams import LayerStream
 
 
@@ -40,32 +40,21 @@ def make_trunc_normal(layer: LayerShape, stream: LayerStream, *, std: float, tru
             f"trunc_normal: std={std}, truncate_at_sigma={truncate_at_sigma}; expected std > 0 and at least 0.1 sigma",
             "the usual values are std=0.02, truncate_at_sigma=2",
         )
-    return [
-        job
-        for role in ("q", "k", "v")
-        for job in per_head(
-            layer,
-            role,
-            lambda head, role=role, shape=layer.roles[role]: (
-                std * truncated(stream.of(role, head), (shape.size, shape.width), truncate_at_sigma)
-            ),
-        )
-    ]
+
+    def block(role: str, shape: RoleShape, head: int) -> Array:
+        return std * truncated(stream.of(role, head), (shape.size, shape.width), truncate_at_sigma)
+
+    return per_head(layer, "qkv", block)
 
 
 def make_fan_in(layer: LayerShape, stream: LayerStream, *, gain: float) -> list[Job]:
     """Jobs of one layer: normal entries of variance gain^2 / width."""
-    return [
-        job
-        for role in ("q", "k", "v")
-        for job in per_head(
-            layer,
-            role,
-            lambda head, role=role, shape=layer.roles[role]: (
-                gain / shape.width**0.5 * stream.normal((shape.size, shape.width), role, head)
-            ),
-        )
-    ]
+
+    def block(role: str, shape: RoleShape, head: int) -> Array:
+        numbers: Array = stream.normal((shape.size, shape.width), role, head)
+        return np.asarray(gain / shape.width**0.5 * numbers)
+
+    return per_head(layer, "qkv", block)
 
 
 TRUNC_NORMAL = Scheme(

@@ -73,7 +73,8 @@ def make(
 
 def _target(stream: LayerStream, role: str, head: int | None, width: int, a: float, b: float) -> Array:
     """A Z + b I, Z Gaussian of variance 1/width; for tokens times weight."""
-    return a / width**0.5 * stream.normal((width, width), role, head, "target") + b * np.eye(width)
+    noise: Array = stream.normal((width, width), role, head, "target")
+    return np.asarray(a / width**0.5 * noise + b * np.eye(width))
 
 
 def _queries_and_key(

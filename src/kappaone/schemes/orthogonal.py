@@ -7,23 +7,17 @@ it the role has orthonormal columns instead). `gain` multiplies every block. Tou
 from __future__ import annotations
 
 from kappaone.linalg.stiefel import semi_orthogonal
-from kappaone.schemes.base import Job, LayerShape, Option, Scheme, per_role
+from kappaone.schemes.base import Array, Job, LayerShape, Option, RoleShape, Scheme, per_role
 from kappaone.streams import LayerStream
 
 
 def make(layer: LayerShape, stream: LayerStream, *, gain: float) -> list[Job]:
     """Jobs of one layer: one Haar matrix for each role."""
-    return [
-        job
-        for role in ("q", "k", "v")
-        for job in per_role(
-            layer,
-            role,
-            lambda role=role, shape=layer.roles[role]: (
-                gain * semi_orthogonal(stream.normal((shape.rows, shape.width), role))
-            ),
-        )
-    ]
+
+    def haar(role: str, shape: RoleShape) -> Array:
+        return gain * semi_orthogonal(stream.normal((shape.rows, shape.width), role))
+
+    return per_role(layer, "qkv", haar)
 
 
 SCHEME = Scheme(

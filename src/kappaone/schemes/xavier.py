@@ -7,10 +7,10 @@ at width 64). `xavier_per_role` takes those of the role (`fan=head`: of one head
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Literal
 
 from kappaone.laws import Law
-from kappaone.schemes.base import Array, Job, LayerShape, Option, Scheme, per_head
+from kappaone.schemes.base import Array, Job, LayerShape, Option, RoleShape, Scheme, per_head
 from kappaone.streams import LayerStream
 
 
@@ -26,17 +26,12 @@ def make_fused(layer: LayerShape, stream: LayerStream, *, distribution: str) -> 
 
 
 def _jobs(layer: LayerShape, stream: LayerStream, outputs: dict[str, int], distribution: str) -> list[Job]:
-    return [
-        job
-        for role in outputs
-        for job in per_head(layer, role, partial(_block, layer, stream, role, outputs[role], distribution))
-    ]
+    def block(role: str, shape: RoleShape, head: int) -> Array:
+        kind: Literal["normal", "uniform"] = "normal" if distribution == "normal" else "uniform"
+        law = Law(kind, (2 / (shape.width + outputs[role])) ** 0.5, "Xavier")
+        return law.draw(stream.of(role, head), (shape.size, shape.width))
 
-
-def _block(layer: LayerShape, stream: LayerStream, role: str, outputs: int, distribution: str, head: int) -> Array:
-    shape = layer.roles[role]
-    law = Law("normal" if distribution == "normal" else "uniform", (2 / (shape.width + outputs)) ** 0.5, "Xavier")
-    return law.draw(stream.of(role, head), (shape.size, shape.width))
+    return per_head(layer, "qkv", block)
 
 
 _DISTRIBUTION = Option("uniform", ("uniform", "normal"), help="law of the entries")

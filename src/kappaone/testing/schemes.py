@@ -70,9 +70,9 @@ def check_scheme(scheme: str, case: ModelCase, dtype: torch.dtype = torch.float3
     prefixed = nn.ModuleDict({"inner": case.model(dtype)})
     init_(case_inner(prefixed), scheme, seed=3, example=example, prefix="inner")
     if report.blocks_set and understand(scheme).entry.name not in ("default", "unit_logits"):
-        assert any(
-            not torch.equal(p, after[name]) for name, p in parameters_by_name(case_inner(prefixed)).items()
-        ), "prefix= does not enter the keys of the streams"
+        assert any(not torch.equal(p, after[name]) for name, p in parameters_by_name(case_inner(prefixed)).items()), (
+            "prefix= does not enter the keys of the streams"
+        )
 
 
 def case_inner(model: nn.ModuleDict) -> nn.Module:
@@ -93,11 +93,23 @@ def _pure(scheme: str) -> bool:
 
 
 def _identity(parameter: nn.Parameter) -> tuple[Any, ...]:
-    return id(parameter), parameter.dtype, parameter.device, parameter.stride(), parameter.requires_grad, parameter.data_ptr()
+    return (
+        id(parameter),
+        parameter.dtype,
+        parameter.device,
+        parameter.stride(),
+        parameter.requires_grad,
+        parameter.data_ptr(),
+    )
 
 
 def _random_states() -> tuple[Any, ...]:
-    return random.getstate(), str(np.random.get_state()), torch.get_rng_state().sum().item(), tuple(torch.get_rng_state()[:64].tolist())  # noqa: NPY002
+    return (
+        random.getstate(),
+        str(np.random.get_state()),  # noqa: NPY002
+        torch.get_rng_state().sum().item(),
+        tuple(torch.get_rng_state()[:64].tolist()),
+    )
 
 
 def _cast(example: Any, dtype: torch.dtype) -> Any:
