@@ -177,13 +177,13 @@ def test_random_state_stays_and_results_repeat(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("std", [0.02, 0.036])
-def test_vit_b32_size_against_lanczos(std):
+def test_vit_b32_size_against_lanczos():
     """N = 50, D = 768, d = 64 (3,200 rows): ARPACK on the inverse of the dense Gram matrix, refined by |J^T u|."""
     linalg = pytest.importorskip("scipy.sparse.linalg")
     import scipy.linalg
 
-    J, _weights = make_vit(std)
+    X, _, weights, _ = problem(50, 768, 64, std=0.02, norm="plain")
+    J = AttentionJacobian.from_weights(X, *weights)
     result = condition_number(J)
     assert (result.status, result.method) == ("ok", "gram")
     dense = J.reduced().to_dense().numpy()
@@ -196,8 +196,3 @@ def test_vit_b32_size_against_lanczos(std):
     bottom = linalg.eigsh(inverse, k=1, which="LM", return_eigenvectors=False, v0=factor[0] * 0 + 1.0)[0] ** -0.5
     kappa = top / bottom
     assert abs(result.condition_number / kappa - 1) < 50 * math.sqrt(3200) * EPS * kappa
-
-
-def make_vit(std):
-    X, _, weights, _ = problem(50, 768, 64, std=std, norm="plain")
-    return AttentionJacobian.from_weights(X, *weights), weights

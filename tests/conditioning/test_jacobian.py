@@ -111,12 +111,14 @@ def test_reduced_keeps_the_singular_values():
     torch.testing.assert_close(values[: J.rows], torch.linalg.svdvals(expected), atol=1e-13, rtol=0.0)
 
 
-def test_large_constant_in_the_values_costs_no_digits():
-    """Biases drop out of dP V; formed naively they would cancel at a size of 1e6."""
+def test_a_large_value_bias_changes_nothing_but_the_rounding_of_v():
     X, _, weights, _ = problem(6, 8, 3)
     plain = AttentionJacobian.from_weights(X, *weights)
-    shifted = AttentionJacobian.from_weights(X, *weights, biases=(None, None, torch.full((3,), 1e6, dtype=F64)))
+    bias = torch.full((3,), 1e6, dtype=F64)
+    shifted = AttentionJacobian.from_weights(X, *weights, biases=(None, None, bias))
     torch.testing.assert_close(shifted.gram(), plain.gram(), atol=1e-8, rtol=0.0)
+    eye = torch.eye(plain.columns, dtype=F64)
+    torch.testing.assert_close(shifted.matvec(eye), plain.matvec(eye), atol=1e-8, rtol=0.0)
 
 
 def test_inputs_and_random_state_are_untouched():

@@ -33,7 +33,7 @@ from kappaone.linalg.spectra import singular_values
 JacobianStatus = Literal["ok", "rank_deficient", "bounded", "zero_operator", "too_large", "not_supported", "nonfinite"]
 
 UNIT = torch.finfo(torch.float64).eps / 2
-DENSE_ROWS = 640  # below, LAPACK on the dense J takes well under a second
+DENSE_ROWS = 384  # below, LAPACK on the dense J takes a fraction of a second
 DENSE_DEFICIENT = 2048  # rows up to which all singular values are computed (half a minute on one core)
 DENSE_BYTES = 1_200_000_000  # the dense J and its factor at most
 BLOCK = 4

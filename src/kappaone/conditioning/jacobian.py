@@ -194,8 +194,8 @@ class AttentionJacobian:
         return all(bool(torch.isfinite(t).all()) for t in (self.X_q, self.X_kv, self.q, self.k, self.v, self.P))
 
     def _centred(self) -> tuple[Tensor, Tensor]:
-        # Each row of dP sums to zero, and softmax does not see a row's mean: a constant in k or v drops out.
-        # Taking it out first saves the digits that its cancellation would cost.
+        # Each row of dP sums to zero, and softmax does not see a row's mean: a constant in k or v drops out. Taken out
+        # first, it does not enter the sums; what it cost in rounding k and v themselves is lost already.
         return self.k - self.k.mean(dim=0), self.v - self.v.mean(dim=0)
 
     def matvec(self, directions: Tensor) -> Tensor:
