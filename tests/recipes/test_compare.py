@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from rich.console import Console
 
 from kappaone.errors import KappaoneWarning, SpecError, StudyError
 from kappaone.recipes import compare, comparison_folder, get_recipe, pairing_problems, plan_comparison
-from kappaone.recipes.progress import StudyProgress
-from kappaone.recipes.timing import PROBE_STEPS, probe_run_time
 
 from .runs import lines_of
 
@@ -136,40 +130,3 @@ def test_a_run_that_fails_is_told_and_the_others_are_kept(tmp_path: Path) -> Non
     arms = {arm["name"]: arm for arm in result.to_dict()["arms"]}
     assert arms["conditioned"]["failed"] == [1]
     assert arms["default"]["n"] == 2
-
-
-def test_the_probe_times_real_steps_and_leaves_the_process_as_it_was() -> None:
-    recipe = get_recipe("images")
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    timed = probe_run_time(recipe, recipe.make_options("smoke"), "default", seed=9)
-    assert torch.get_num_threads() == threads
-    assert torch.equal(torch.get_rng_state(), state)
-    assert min(timed.fixed, timed.step, timed.evaluation) > 0
-    assert math.isclose(timed.run(PROBE_STEPS, 2), timed.fixed + PROBE_STEPS * timed.step + 2 * timed.evaluation)
-
-
-def test_the_bar_shows_time_left_and_silence_is_silent() -> None:
-    out = io.StringIO()
-    shown = StudyProgress(console=Console(file=out, force_terminal=True, width=100))
-    with shown.bar(100.0) as tell:
-        assert tell is not None
-        tell(0, 4, None)
-        tell(2, 4, 65.0)
-        tell(4, 4, 0.0)
-    text = out.getvalue()
-    assert "4/4" in text
-    assert "done" in text
-    quiet = io.StringIO()
-    silent = StudyProgress(enabled=False, console=Console(file=quiet))
-    silent.say("nothing")
-    with silent.bar() as tell:
-        assert tell is None
-    lines = io.StringIO()
-    with StudyProgress(console=Console(file=lines)).bar(100.0) as tell:
-        assert tell is not None
-        for done in range(41):
-            tell(done, 40, None if done == 0 else 40.0 - done)
-    assert lines.getvalue().splitlines()[0] == "0 of 40 runs, about 1 min 40 s left"
-    assert lines.getvalue().splitlines()[-1] == "40 of 40 runs"
-    assert len(lines.getvalue().splitlines()) == 11
-    assert quiet.getvalue() == ""

@@ -94,7 +94,7 @@ def duration(seconds: float) -> str:
 
     Examples:
         >>> duration(42.3), duration(341), duration(7300)
-        ('42 s', '5 min 41 s', '2 h 2 min')
+        ('42 s', '5 min 41 s', '2 h 1 min')
     """
     whole = round(seconds)
     if whole < 60:

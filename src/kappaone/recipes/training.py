@@ -129,7 +129,7 @@ class BatchOrder:
 
     Examples:
         >>> order = BatchOrder(6, 4, seed=0)
-        >>> sorted([*order.indices(0), *order.indices(1), *order.indices(2)])
+        >>> sorted(int(i) for step in range(3) for i in order.indices(step))
         [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     """
 
