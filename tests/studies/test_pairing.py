@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from kappaone.errors import StudyError
 from kappaone.studies import Contrast
@@ -74,3 +75,16 @@ def test_differences_lose_only_seeds_of_their_own_arms():
 def test_shape_is_checked():
     with pytest.raises(StudyError, match="shape"):
         PairedTable(("a",), (0, 1), np.zeros((1, 2)))
+
+
+def test_interval_ends_leave_a_fortieth_each():
+    # (1 + k rho / (1 - rho)) F is the law of the ratio of mean squares; each end makes what was seen a 2.5 % event
+    values = np.random.default_rng(4).normal(size=(9, 1)) + np.random.default_rng(5).normal(size=(9, 4))
+    n, k = values.shape
+    rows, columns = values.mean(1, keepdims=True), values.mean(0, keepdims=True)
+    between = k * rows.var(ddof=1)
+    within = ((values - rows - columns + values.mean()) ** 2).sum() / ((n - 1) * (k - 1))
+    low, high = pairing(table(values)).interval
+    law = stats.f(n - 1, (n - 1) * (k - 1))
+    assert law.sf(between / within / (1 + k * low / (1 - low))) == pytest.approx(0.025)
+    assert law.cdf(between / within / (1 + k * high / (1 - high))) == pytest.approx(0.025)

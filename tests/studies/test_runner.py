@@ -230,7 +230,10 @@ def test_the_fork_server_loads_torch_once_and_each_run_sets_its_threads(tmp_path
         "def set_num_threads(n):\n    global THREADS\n    THREADS = n\n"
     )
     plan = make_plan("torch_seen")
-    environment = {"PYTHONPATH": str(tmp_path / "path"), "OMP_NUM_THREADS": "5"}
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "path"), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "5",
+    }
     process = start_study(tmp_path / "study", plan, preload=("torch",), environment=environment)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
@@ -260,3 +263,40 @@ def test_importing_and_running_loads_no_torch_or_scipy(tmp_path, make_plan):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@needs_proc
+@pytest.mark.parametrize("how", ["callable", "command"])
+def test_long_runs_do_not_outlive_a_killed_study(tmp_path, make_plan, start_study, how):
+    options = {"sleep": 5.0}
+    runner = command(**options) if how == "command" else {"callable": f"{FILE}:run", "options": options}
+    folder = tmp_path / "study"
+    process = start_study(folder, make_plan(runner=runner))
+    process.stdout.readline()
+    started = time.monotonic()
+    while len(alive(folder / "runs")) < 2 and time.monotonic() < started + 20:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    assert alive(folder / "runs")
+    process.kill()
+    started = time.monotonic()
+    while alive(folder) and time.monotonic() < started + 4:
+        time.sleep(0.05)
+    assert alive(folder) == []
+
+
+@needs_proc
+def test_an_interrupt_ends_the_runs_at_once_and_releases_the_folder(tmp_path, make_plan):
+    plan = make_plan(runner={"callable": f"{FILE}:waits", "options": {}})
+    study = Study.create(tmp_path / "study", plan)
+
+    def interrupt(done, total, left):
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study.run(preload=(), progress=interrupt)
+    assert alive(tmp_path / "study") == []
+    assert study.status().ok == 1
+    with study._store.lock():  # free again
+        pass

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -119,3 +121,19 @@ def test_a_torn_line_in_a_finished_run_is_an_error(tmp_path, make_plan):
     write_json(folder / "result.json", OK.to_dict())
     with pytest.raises(StudyError, match="line 2 is not JSON"):
         store.records()
+
+
+def test_half_a_wiped_run_does_not_look_finished(tmp_path, make_plan, monkeypatch):
+    store = Store.create(tmp_path, make_plan())
+    folder = store.prepare("new", 0)
+    (folder / "a").mkdir()
+    write_json(folder / "result.json", OK.to_dict())
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([folder / "a", folder / "result.json"]))
+    with pytest.raises(KeyboardInterrupt):
+        store.prepare("new", 0)
+    assert store.result("new", 0) is None

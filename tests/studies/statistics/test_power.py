@@ -54,6 +54,9 @@ def test_without_effect_power_is_the_level():
 def test_linear_in_the_noise_and_refusals():
     assert minimum_detectable(8, 2.0, 0.05).value == pytest.approx(2 * minimum_detectable(8, 1.0, 0.05).value)
     assert minimum_detectable(8, 0.0, 0.05).high == 0.0
+    found = minimum_detectable(8, 1.0, 0.05)
+    assert found.high / found.value == pytest.approx(np.sqrt(7 / stats.chi2.ppf(0.025, 7)))
+    assert found.low / found.value == pytest.approx(np.sqrt(7 / stats.chi2.ppf(0.975, 7)))
     for n, sd in ((1, 1.0), (8, -1.0), (8, float("nan"))):
         with pytest.raises(StudyError, match="expected at least two seeds"):
             minimum_detectable(n, sd, 0.05)

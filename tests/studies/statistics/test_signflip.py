@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from kappaone.studies.statistics.signflip import sign_flip_max_t
+from kappaone.studies.statistics.signflip import _t_squared, sign_flip_max_t
 
 
 def brute_force(d):
@@ -105,3 +105,10 @@ def test_family_wise_error_with_heavy_tails():
         wrong_alone += min(sign_flip_max_t(d[:, [j]]).p[0] for j in range(6)) <= 0.05
     assert wrong / reps < 0.05 + 3.5 * np.sqrt(0.05 * 0.95 / reps)
     assert wrong_alone / reps > 0.10  # without the maximum it would fail: this test can fail
+
+
+def test_the_statistic_is_students_t():
+    # contrasts with different numbers of seeds are compared by it, so its own value matters
+    d = np.random.default_rng(10).normal(0.3, 1, size=(7, 1))
+    found = _t_squared(d.sum(axis=0)[None], (d**2).sum(axis=0), np.array([7]))
+    assert found[0, 0] == pytest.approx(stats.ttest_1samp(d[:, 0], 0).statistic ** 2, rel=1e-12)
