@@ -305,6 +305,8 @@ def _causal(plan: Plan, table: PairedTable, contrasts: Sequence[ContrastResult])
         if c is not None and c.mean is not None and c.interval is not None:
             subject = "the larger scale by itself" if name == "scale" else "the conditioned spectrum by itself"
             effect = f"{said[c.verdict]} {plan.metric}"
+            if c.verdict == "equivalent":
+                effect += f" by more than ±{number(plan.margin)}"
             if c.verdict == "inconclusive":
                 effect = f"has an effect on {plan.metric} that these seeds do not settle"
             sentences.append(f"{subject} {effect} ({number(c.mean, True)} {span(c.interval)})")
