@@ -17,23 +17,33 @@ if TYPE_CHECKING:
     from kappaone.apply import InitReport as InitReport
     from kappaone.apply import check as check
     from kappaone.apply import init_ as init_
+    from kappaone.conditioning import ConditioningReport as ConditioningReport
+    from kappaone.conditioning import inspect as inspect
+    from kappaone.errors import KappaoneError as KappaoneError
+    from kappaone.errors import KappaoneWarning as KappaoneWarning
     from kappaone.layouts import AttentionLayout as AttentionLayout
     from kappaone.layouts import AttentionSpec as AttentionSpec
     from kappaone.layouts import find_attention as find_attention
     from kappaone.layouts.probe import ProbeReport as ProbeReport
     from kappaone.layouts.probe import verify as verify
+    from kappaone.recipes import compare as compare
+    from kappaone.reports import report as report
 
 _HOME = {
     "AttentionLayout": "kappaone.layouts",
     "AttentionSpec": "kappaone.layouts",
     "CheckResult": "kappaone.apply",
     "InitReport": "kappaone.apply",
+    "ConditioningReport": "kappaone.conditioning",
     "KappaoneError": "kappaone.errors",
     "KappaoneWarning": "kappaone.errors",
     "ProbeReport": "kappaone.layouts.probe",
     "check": "kappaone.apply",
+    "compare": "kappaone.recipes",
     "find_attention": "kappaone.layouts",
     "init_": "kappaone.apply",
+    "inspect": "kappaone.conditioning",
+    "report": "kappaone.reports",
     "verify": "kappaone.layouts.probe",
 }
 __all__ = ["__version__", *_HOME]

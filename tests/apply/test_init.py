@@ -100,12 +100,12 @@ def test_golden_blocks():
         values = np.round(model.blocks[0].attn.qkv.weight.detach().double().numpy(), 6) + 0.0
         found[scheme] = hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()[:12]
     assert found == {
-        "conditioned": "b51b9de842bc",
-        "conditioned(qk=joint)": "16fdb3a439a1",
-        "trunc_normal": "76f239635192",
-        "fan_in": "b4bdee11af98",
-        "xavier_fused": "6fc21508de88",
-        "orthogonal": "2eb9b60d86d3",
+        "conditioned": "6d7cfb29b349",
+        "conditioned(qk=joint)": "6c9743962483",
+        "trunc_normal": "dd3a048f6203",
+        "fan_in": "0e731c7c6bec",
+        "xavier_fused": "94dae584287f",
+        "orthogonal": "b349815d6d05",
     }
 
 

@@ -16,12 +16,12 @@ BLOCKS = 24
 def fail_at(monkeypatch, k, error, *, after_copy=False):
     original, count = Transaction.write, 0
 
-    def failing(self, name, view, values):
+    def failing(self, *args):
         nonlocal count
         count += 1
         if count == k and not after_copy:
             raise error
-        original(self, name, view, values)
+        original(self, *args)
         if count == k:
             raise error
 

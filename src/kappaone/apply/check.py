@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from kappaone.apply.report import InitReport, changed_blocks
 from kappaone.errors import LayoutError
@@ -86,5 +87,10 @@ def check(model: nn.Module, report: InitReport | None = None) -> CheckResult:
             "this model was not initialised by kappaone in this process, so there is nothing to compare it with",
             "pass the report that init_ returned",
         )
-    changed = tuple(changed_blocks(report, parameters_by_name(model)))
+    return check_tensors(parameters_by_name(model), report)
+
+
+def check_tensors(tensors: Mapping[str, Tensor], report: InitReport) -> CheckResult:
+    """The same for tensors by name, such as those of a safetensors file."""
+    changed = tuple(changed_blocks(report, tensors))
     return CheckResult(not changed, report.blocks_set, changed, report.scheme)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from kappaone.apply.fresh import refuse_loaded
 from kappaone.apply.logits import solve_logit_scale
 from kappaone.apply.plan import ROLES, PlannedLayer, make_plan, missing
 from kappaone.apply.report import InitReport, LayerReport, RoleReport, changed_blocks
-from kappaone.apply.write import Transaction, check_writable, fingerprint, rounded
+from kappaone.apply.write import Transaction, check_writable, fingerprint, norm, rounded
 from kappaone.errors import LayoutError, SpecError, WriteError
 from kappaone.layouts.blocks import block_view, named_modules, parameters_by_name
 from kappaone.layouts.find import Survey, require, survey
@@ -29,8 +30,16 @@ from kappaone.schemes.base import Block, Job
 from kappaone.schemes.registry import InitSpec, understand
 from kappaone.streams import STREAM_VERSION, check_seed
 
-# (role, head) -> rounded values, their norm, their checksum
-_Drawn = dict[Block, tuple[Tensor, float, str]]
+
+@dataclass(frozen=True)
+class _Drawn:
+    """One block, ready to be written: rounded values and a CPU copy of what is there, with norms and checksum."""
+
+    values: Tensor
+    old: Tensor
+    before: float
+    after: float
+    checksum: str
 
 
 def init_(
@@ -197,8 +206,9 @@ def _advice(written: Sequence[AttentionLayout], spec: InitSpec) -> list[str]:
 
 def _blank(layer: PlannedLayer, parameters: dict[str, nn.Parameter]) -> LayerReport:
     roles: dict[str, RoleReport] = {}
+    touched = {role for job in layer.jobs for role, _ in job.blocks}
     for role in ROLES:
-        if role == "o" and not any(block[0] == "o" for job in layer.jobs for block in job.blocks):
+        if role == "o" and role not in touched:
             continue
         rows = layer.layout.role(role)
         weight = parameters[rows.parameter]
@@ -206,7 +216,7 @@ def _blank(layer: PlannedLayer, parameters: dict[str, nn.Parameter]) -> LayerRep
             rows.parameter,
             "left",
             str(weight.dtype).removeprefix("torch."),
-            [float(torch.linalg.vector_norm(block_view(weight, rows, role, h).float())) for h in range(rows.heads)],
+            [float("nan")] * rows.heads if role in touched else _norms(layer.layout, role, parameters),
         )
     return LayerReport(layer.layout, roles, layer.why_left)
 
@@ -226,26 +236,36 @@ def _write(
             if keys & set(claimed):
                 # Two layers share this weight: the first of them has drawn it.
                 for role, _ in job.blocks:
-                    report.layers[index].roles[role].status = "tied"
+                    tied = report.layers[index].roles[role]
+                    tied.status, tied.norms_before = "tied", _norms(layer.layout, _role(role), parameters)
                 continue
             claimed |= dict.fromkeys(keys, layer.layout.name)
             work.append((index, job))
-    tasks: list[Callable[[], _Drawn]] = [partial(_draw, plan[index].layout, job, parameters) for index, job in work]
+    tasks: list[Callable[[], dict[Block, _Drawn]]] = [
+        partial(_draw, plan[index].layout, job, parameters) for index, job in work
+    ]
     for (index, _job), drawn in zip(work, ordered(tasks), strict=True):
         layout, done = plan[index].layout, report.layers[index]
-        for (role, head), (values, after, checksum) in sorted(drawn.items()):
+        for (role, head), block in sorted(drawn.items()):
             rows, entry = layout.role(_role(role)), done.roles[role]
             view = block_view(parameters[rows.parameter], rows, _role(role), head)
-            transaction.write(f"{layout.name}:{role}{head}", view, values)
+            transaction.write(f"{layout.name}:{role}{head}", view, block.values, block.old)
             if entry.status != "set":
                 entry.status = "set"
                 entry.norms_after, entry.fingerprints = [float("nan")] * rows.heads, [""] * rows.heads
                 entry.bias = _zero_bias(layout, _role(role), parameters, transaction)
-            entry.norms_after[head], entry.fingerprints[head] = after, checksum
+            entry.norms_before[head], entry.norms_after[head] = block.before, block.after
+            entry.fingerprints[head] = block.checksum
 
 
-def _draw(layout: AttentionLayout, job: Job, parameters: dict[str, nn.Parameter]) -> _Drawn:
-    out: _Drawn = {}
+def _norms(layout: AttentionLayout, role: Role, parameters: dict[str, nn.Parameter]) -> list[float]:
+    rows = layout.role(role)
+    return [norm(block_view(parameters[rows.parameter], rows, role, head)) for head in range(rows.heads)]
+
+
+def _draw(layout: AttentionLayout, job: Job, parameters: dict[str, nn.Parameter]) -> dict[Block, _Drawn]:
+    """Compute the blocks of a job, and all that needs their numbers: it runs beside others, on one thread."""
+    out: dict[Block, _Drawn] = {}
     for (role, head), array in job.compute().items():
         rows = layout.role(_role(role))
         weight = parameters[rows.parameter]
@@ -256,7 +276,11 @@ def _draw(layout: AttentionLayout, job: Job, parameters: dict[str, nn.Parameter]
                 f"the scheme gives a {tuple(values.shape)} block for {layout.name!r}, role {role}, head {head}; expected {tuple(view.shape)}",
                 "report this scheme",
             )
-        out[role, head] = (values, float(torch.linalg.vector_norm(values.float())), fingerprint(values))
+        # Both copies in the order of the storage: copying across it is several times slower.
+        across = view.stride(0) < view.stride(1)
+        old = view.T.to("cpu", copy=True).T if across else view.to("cpu", copy=True)
+        ready = values.T.contiguous().T if across else values
+        out[role, head] = _Drawn(ready, old, norm(old.T if across else old), norm(values), fingerprint(values))
     return out
 
 
@@ -284,7 +308,7 @@ def _refresh(layer: LayerReport, parameters: dict[str, nn.Parameter]) -> None:
         if entry.status == "set":
             rows = layer.layout.role(_role(role))
             views = [block_view(parameters[rows.parameter], rows, _role(role), head) for head in range(rows.heads)]
-            entry.norms_after = [float(torch.linalg.vector_norm(view.float())) for view in views]
+            entry.norms_after = _norms(layer.layout, _role(role), parameters)
             entry.fingerprints = [fingerprint(view) for view in views]
 
 

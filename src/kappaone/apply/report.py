@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kappaone.apply.write import fingerprint
-from kappaone.errors import MeasureError
+from kappaone.errors import MeasureError, SpecError
 from kappaone.layouts.blocks import block_view, parameters_by_name
 from kappaone.layouts.layout import AttentionLayout, Role
 from kappaone.linalg.spectra import Spectrum, spectrum
@@ -174,6 +174,28 @@ class InitReport:
             "remarks": self.remarks,
         }
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> InitReport:
+        """A report read back, for `check`; what was measured is left out.
+
+        Raises:
+            SpecError: if the data is not an init report of a known schema.
+        """
+        if data.get("kind") != "init_report" or data.get("schema") != SCHEMA:
+            raise SpecError(
+                f"this is {data.get('kind', 'something')!r} of schema {data.get('schema')}; expected an init_report of schema {SCHEMA}",
+                "pass what kappaone init --report wrote",
+            )
+        layers = []
+        for item in data["layers"]:
+            names = ("parameter", "status", "dtype", "norms_before", "norms_after", "fingerprints", "bias")
+            roles = {role: RoleReport(**{name: entry[name] for name in names}) for role, entry in item["roles"].items()}
+            layers.append(
+                LayerReport(AttentionLayout.from_dict(item["layout"]), roles, item["why_left"], gain=item["gain"])
+            )
+        plain = ("scheme", "seed", "prefix", "refused", "remarks", "provenance", "seconds")
+        return cls(**{name: data[name] for name in plain}, layers=layers)
+
     def to_json(self) -> str:
         """The same as JSON text (NaN and infinity as strings)."""
         return json.dumps(_plain(self.to_dict()), indent=1)
@@ -184,7 +206,7 @@ class InitReport:
         return render(self)
 
 
-def changed_blocks(report: InitReport, parameters: Mapping[str, nn.Parameter]) -> Any:
+def changed_blocks(report: InitReport, parameters: Mapping[str, Tensor]) -> Iterator[str]:
     """Names of the blocks whose bits are not those that were set, one by one."""
     for layer in report.layers:
         for role, entry in layer.roles.items():

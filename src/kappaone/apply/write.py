@@ -8,6 +8,7 @@ the same bits as an fp32 model that is cast to bf16 afterwards.
 from __future__ import annotations
 
 import hashlib
+import math
 from types import TracebackType
 
 import torch
@@ -25,9 +26,23 @@ def rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
         WriteError: if a value is not finite, before or after rounding.
     """
     out = values if dtype == torch.float64 else values.to(torch.float32).to(dtype)
-    if not bool(torch.isfinite(out).all()):
+    # A sum of squares is finite only if every value is; where it overflows the values themselves decide.
+    if not math.isfinite(norm(out)) and not bool(torch.isfinite(out).all()):
         raise WriteError(f"computed values are not finite in {dtype}", "lower scale= or gain=, or report this scheme")
     return out
+
+
+def norm(block: Tensor) -> float:
+    """Frobenius norm of a block.
+
+    Examples:
+        >>> norm(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+        5.0
+    """
+    flat = block.detach().reshape(-1)
+    if flat.dtype in (torch.float16, torch.bfloat16):
+        flat = flat.float()
+    return math.sqrt(max(float(torch.dot(flat, flat)), 0.0)) if flat.is_cpu else float(torch.linalg.vector_norm(flat))
 
 
 def fingerprint(block: Tensor) -> str:
@@ -38,7 +53,7 @@ def fingerprint(block: Tensor) -> str:
         (True, False)
     """
     bits = block.detach().to("cpu").contiguous().view(torch.uint8)
-    return hashlib.sha256(bits.numpy().tobytes()).hexdigest()[:16]
+    return hashlib.sha256(bits.numpy().data).hexdigest()[:16]
 
 
 class Transaction:
@@ -71,17 +86,19 @@ class Transaction:
             return
         self._restore()
 
-    def write(self, name: str, view: Tensor, values: Tensor) -> None:
+    def write(self, name: str, view: Tensor, values: Tensor, old: Tensor | None = None) -> None:
         """Copy values into a view of a parameter, keeping what was there.
 
         Args:
             name: the block, for messages.
             view: view of the parameter, detached.
             values: same shape, in the parameter's dtype.
+            old: a CPU copy of what is there, if one has been made.
         """
         key = (view.data_ptr(), tuple(view.shape))
         if key not in self._saved:
-            self._saved[key] = (view, view.to("cpu", copy=True) if self._undo else None)
+            kept = old if old is not None else view.to("cpu", copy=True)
+            self._saved[key] = (view, kept if self._undo else None)
         self.written.append(name)  # before the copy: an interrupt in the middle of it counts as written
         with torch.no_grad():
             view.copy_(values)

@@ -67,6 +67,11 @@ class RoleRows:
             "bias_starts": list(self.bias_starts),
         }
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RoleRows:
+        """The inverse of `to_dict`."""
+        return cls(**{**data, "starts": tuple(data["starts"]), "bias_starts": tuple(data["bias_starts"])})
+
 
 @dataclass(frozen=True)
 class AttentionLayout:
@@ -175,3 +180,10 @@ class AttentionLayout:
             "facts": dict(self.facts),
             "roles": {r: self.role(r).to_dict() for r in ("q", "k", "v", "o") if r != "o" or self.o is not None},
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> AttentionLayout:
+        """The inverse of `to_dict`, less the library's laws, which a file has no use for."""
+        roles = {role: RoleRows.from_dict(rows) for role, rows in data["roles"].items()}
+        plain = {key: data[key] for key in ("name", "kind", "source", "scale", "causal", "output", "facts")}
+        return cls(**plain, q=roles["q"], k=roles["k"], v=roles["v"], o=roles.get("o"))

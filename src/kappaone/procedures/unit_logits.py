@@ -8,13 +8,14 @@ Touches q and k. Source: the scale control of paper.md section 5, "logit std".
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
-from kappaone.apply.logits import centred_logit_std
-from kappaone.apply.plan import Context
 from kappaone.errors import SpecError
-from kappaone.layouts.capture import record
 from kappaone.schemes.base import Array, Job, LayerShape, Option, RoleShape, per_head
 from kappaone.schemes.procedure import Procedure
+
+if TYPE_CHECKING:
+    from kappaone.apply.plan import Context
 
 
 def make(context: Context, *, std: float) -> dict[str, list[Job]]:
@@ -23,6 +24,10 @@ def make(context: Context, *, std: float) -> dict[str, list[Job]]:
     Raises:
         SpecError: where the logits have no spread, or the scale of q and k cannot matter.
     """
+    # Not at the top: naming and listing procedures must not wait for torch.
+    from kappaone.apply.logits import centred_logit_std
+    from kappaone.layouts.capture import record
+
     if std <= 0:
         raise SpecError(f"unit_logits: std={std}; expected a positive number", "write unit_logits(std=1.0)")
     calls = record(context.model, context.layouts, context.example)

@@ -1,0 +1,63 @@
+"""`kappaone inspect`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kappaone.cli.initialise import Data, Json, Model
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("inspect")(inspect)
+
+
+def inspect(
+    model: Model,
+    data: Data = None,
+    scheme: Annotated[str | None, typer.Option(help="Initialise by this scheme first.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the model and the scheme.")] = 0,
+    html: Annotated[Path | None, typer.Option(help="Write a page with heat maps here.")] = None,
+    jacobian: Annotated[bool, typer.Option(help="Compute the condition number of the attention Jacobian.")] = True,
+    max_rows: Annotated[int, typer.Option(help="Largest tokens x head_dim for it.")] = 4096,
+    layers: Annotated[
+        str | None, typer.Option(help="Only these layers: first, last, or positions such as 0,5,11.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure the conditioning of a model's attention."""
+    from kappaone.apply import init_
+    from kappaone.cli.models import example_for, load_model
+    from kappaone.conditioning import inspect as measure
+    from kappaone.layouts import find_attention
+    from kappaone.schemes import understand
+
+    spec = understand(scheme) if scheme else None
+    chosen = understand(f"default(layers={_layers(layers)})") if layers else None
+    found = load_model(model, seed=seed)
+    example, words = example_for(found, data)
+    if spec is not None:
+        init_(found.model, spec, seed=seed, example=example, on_refused="skip")
+    picked = None
+    if chosen is not None:
+        every = find_attention(found.model, on_refused="skip")
+        picked = [every[i] for i in sorted(chosen.chosen(len(every)))]
+    report = measure(found.model, example, layouts=picked, jacobian=jacobian, max_jacobian_rows=max_rows)
+    if html is not None:
+        from kappaone.reports import report as page
+
+        page(report, html, title=f"{model}{', ' + str(spec) if spec else ''}")
+    if json:
+        typer.echo(report.to_json())
+    else:
+        typer.echo(f"input: {words}")
+        typer.echo(str(report))
+        if html is not None:
+            typer.echo(f"page: {html.resolve()}")
+
+
+def _layers(text: str) -> str:
+    return f"[{text}]" if "," in text else text
