@@ -31,7 +31,7 @@ def test_order_and_content():
         )
     ]
     assert places == sorted(places)
-    assert f"{dL} vs {dS}" in shown
+    assert f"arms against {dS}" in shown
     assert f"{dS} (reference)" in shown
     assert "default(redraw) (A/A)" in shown
     assert "better" in shown

@@ -143,7 +143,7 @@ def plan_comparison(
         metric=defaults.metric,
         higher_is_better=defaults.higher_is_better,
         margin=defaults.margin if margin is None else margin,
-        target=TargetRule(grid=grid, window=min(defaults.target_window, len(grid))),
+        target=TargetRule(grid=grid, window=min(defaults.target_window, len(grid)), tail=defaults.target_tail),
         tracked=defaults.tracked,
         runner={"callable": found.run, "options": options_to_dict(settled)},
     )

@@ -43,6 +43,7 @@ class StudyDefaults:
         margin: two arms within this of each other, in the metric's unit, count as equivalent.
         tracked: metrics shown at their first and last record.
         target_window: evaluations that are averaged before a curve is compared with its target.
+        target_tail: share of the reference's evaluations, at its end, whose mean is the target.
     """
 
     arms: tuple[str, ...]
@@ -53,6 +54,7 @@ class StudyDefaults:
     margin: float
     tracked: tuple[str, ...] = ()
     target_window: int = 1
+    target_tail: float = 0.05
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,8 @@ def _arms(analysis: Mapping[str, Any]) -> RenderableType:
     plan = analysis["plan"]
     table = _table(f"{plan['metric']} by arm", "arm", "seeds", "mean", "sd", "diverged", "failed")
     for arm in analysis["arms"]:
-        note = {plan["reference"]: " (reference)", plan["noise_arm"]: " (A/A)"}.get(arm["name"], "")
         table.add_row(
-            _text(arm["name"] + note),
+            _text(arm["name"] + _note(arm["name"], plan)),
             str(arm["n"]),
             _number(arm["mean"], digits=4),
             _number(arm["sd"]),
@@ -68,19 +67,25 @@ def _arms(analysis: Mapping[str, Any]) -> RenderableType:
 def _contrasts(analysis: Mapping[str, Any]) -> RenderableType:
     from rich.text import Text
 
+    reference = analysis["plan"]["reference"]
     title = f"Paired differences of {analysis['plan']['metric']}, simultaneous 95 % intervals"
-    table = _table(title, "contrast", "seeds", "mean", "95 %", "90 % alone", "exact p", "verdict")
+    counts = {len(contrast["differences"]) for contrast in analysis["contrasts"]}
+    alike = len(counts) == 1
+    title += f", {counts.pop()} seeds" if alike else ""
+    table = _table(title, "contrast", *(() if alike else ("seeds",)), "mean", "95 %", "exact p", "verdict")
     for contrast in analysis["contrasts"]:
         verdict = contrast["verdict"]
+        # " vs default" in every row would cost an 80-column terminal the names; the caption says it once
+        name = contrast["name"].removesuffix(f" vs {reference}") if contrast["kind"] == "arm" else contrast["name"]
         table.add_row(
-            _text(contrast["name"]),
-            str(len(contrast["differences"])),
+            _text(name),
+            *(() if alike else (str(len(contrast["differences"])),)),
             _number(contrast["mean"], signed=True),
             _span(contrast["interval"]),
-            _span(contrast["interval90"]),
             _number(contrast["p_maxt"]),
             Text(verdict, style=STYLES.get(verdict, "")),
         )
+    table.caption = f"arms against {reference}; scale, spectrum, interaction: the 2x2" if analysis["causal"] else None
     return table
 
 
@@ -90,9 +95,8 @@ def _target(analysis: Mapping[str, Any]) -> RenderableType:
     title = f"Steps to {plan['reference']}'s final {target['rule']['metric']}, of {target['horizon']}"
     table = _table(title, "arm", "reached", "difference", "95 % alone")
     for row in target["rows"]:
-        note = {plan["reference"]: " (reference)", plan["noise_arm"]: " (A/A)"}.get(row["arm"], "")
         table.add_row(
-            _text(row["arm"] + note),
+            _text(row["arm"] + _note(row["arm"], plan)),
             f"{row['reached']}/{row['n']}",
             _number(row["difference"], signed=True),
             _span(row["interval"]),
@@ -101,21 +105,39 @@ def _target(analysis: Mapping[str, Any]) -> RenderableType:
 
 
 def _tracked(analysis: Mapping[str, Any]) -> RenderableType:
-    table = _table("Tracked, mean over seeds", "metric", "arm", "first", "last")
-    for metric, arms in analysis["tracked"].items():
-        for arm, ends in arms.items():
-            table.add_row(_text(metric), _text(arm), _number(ends["first"]["mean"]), _number(ends["last"]["mean"]))
+    """One row an arm, first → last; two digits, so that four metrics fit 80 columns."""
+    metrics = list(analysis["tracked"])
+    table = _table("Tracked, mean over seeds: first → last", "arm", *metrics)
+    for arm in [item["name"] for item in analysis["arms"]]:
+        ends = [analysis["tracked"][metric].get(arm) for metric in metrics]
+        if any(ends):
+            cells = ["→".join(_short(end[at]["mean"]) for at in ("first", "last")) if end else "-" for end in ends]
+            table.add_row(_text(arm), *cells)
     return table
+
+
+def _note(arm: str, plan: Mapping[str, Any]) -> str:
+    return {plan["reference"]: " (reference)", plan["noise_arm"]: " (A/A)"}.get(arm, "")
 
 
 def _table(title: str, *columns: str) -> Table:
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+    )
     for column in columns:
-        left = column in ("arm", "contrast", "metric", "verdict")
-        table.add_column(column, justify="left" if left else "right", overflow="fold")
+        left = column in ("arm", "contrast", "verdict")
+        # the names give way last: 26 columns hold every arm of the default comparison
+        table.add_column(
+            column, justify="left" if left else "right", overflow="fold", min_width=26 if column in ("arm", "contrast") else None
+        )
     return table
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
 
 
 def _text(value: str) -> RenderableType:
