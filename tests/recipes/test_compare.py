@@ -54,7 +54,7 @@ def test_the_plan_settles_everything_beforehand() -> None:
     assert options == {**options, **get_recipe("images").presets["smoke"], "dataset": "mnist-5k"}
     assert plan.target is not None
     assert plan.target.grid == (0, 1, 2, 3, 4, 5, 6)
-    assert (plan.target.consecutive, plan.target.tail) == (3, 0.05)
+    assert (plan.target.consecutive, plan.target.tail) == (3, 0.6)
     assert {c.name for c in plan.contrasts if c.kind == "causal"} == {"scale", "spectrum", "interaction"}
     assert plan_comparison("images", seeds=8, preset="smoke").runner["options"]["dataset"] != "auto"
     other = plan_comparison("images", ["conditioned", "mimetic"], 2, reference="mimetic", margin=0.1, **SMOKE)
