@@ -18,6 +18,7 @@ from kappaone.layouts.blocks import block_view, parameters_by_name
 from kappaone.layouts.layout import AttentionLayout, Role
 from kappaone.linalg.spectra import Spectrum, spectrum
 from kappaone.linalg.workers import ordered
+from kappaone.randomness import python_random_kept
 
 SCHEMA = 1
 # Below this many multiplications the stacked roles are measured when the report is printed; above it, on request.
@@ -201,9 +202,10 @@ class InitReport:
         return json.dumps(_plain(self.to_dict()), indent=1)
 
     def __str__(self) -> str:
-        from kappaone.apply.table import render
+        with python_random_kept():
+            from kappaone.apply.table import render
 
-        return render(self)
+            return render(self)
 
 
 def changed_blocks(report: InitReport, parameters: Mapping[str, Tensor]) -> Iterator[str]:
