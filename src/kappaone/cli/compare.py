@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from kappaone.cli.arguments import Json, writable
+from kappaone.cli.output import Terminal, print_json
 from kappaone.errors import SpecError
 
 
@@ -30,16 +30,19 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the study; the same folder goes on where it stopped.")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Runs at a time, one thread each.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time, one thread each.")] = 2,
     margin: Annotated[float | None, typer.Option(help="Equivalence margin in the metric's unit.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the page here; by default into the study's folder.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the analysis as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Compare initializations with paired seeds and say what the differences show."""
     from kappaone.recipes import compare as run
     from kappaone.recipes import comparison_folder, parse_assignments, plan_comparison
 
-    names = split_arms(arms) if arms else None
+    writable("--html", html)
+    if out is not None and out.exists() and not out.is_dir():
+        raise SpecError(f"--out {str(out)!r} is a file; expected a folder", "name a folder, new or of the same study")
+    names = split_arms(arms) if arms is not None else None
     numbers = read_seeds(seeds)
     options = parse_assignments(option or [])
     plan = plan_comparison(recipe, names, numbers, preset=preset, margin=margin, **options)
@@ -52,18 +55,21 @@ def compare(
 
     report(analysis, page)
     if json:
-        typer.echo(dumps(analysis.to_dict(), indent=1))
+        print_json(analysis.to_dict())
         return
     from kappaone.studies.table import render
 
-    console = Console()
-    console.print(render(analysis.to_dict()))
-    console.print(f"study: {folder.resolve()}", markup=False, soft_wrap=True, highlight=False)
-    console.print(f"page: {page.resolve()}", markup=False, soft_wrap=True, highlight=False)
+    terminal = Terminal()
+    terminal.print(render(analysis.to_dict()))
+    terminal.whole(f"study: {folder.resolve()}")
+    terminal.whole(f"page: {page.resolve()}")
 
 
 def split_arms(text: str) -> list[str]:
     """Split at commas that are in no bracket.
+
+    Raises:
+        SpecError: if a bracket is not closed, or an arm is empty.
 
     Examples:
         >>> split_arms("default, conditioned(value=per_head, scale=matched)")
@@ -71,12 +77,16 @@ def split_arms(text: str) -> list[str]:
     """
     out, depth = [""], 0
     for letter in text:
-        depth += (letter == "(") - (letter == ")")
+        depth += (letter in "([") - (letter in ")]")
         if letter == "," and depth == 0:
             out.append("")
         else:
             out[-1] += letter
-    return [item.strip() for item in out if item.strip()]
+    names = [item.strip() for item in out]
+    if depth or not all(names):
+        what = "has a bracket without its partner" if depth else "has an arm without a name"
+        raise SpecError(f"--arms {text!r} {what}", "write for instance --arms 'default,conditioned(scale=matched)'")
+    return names
 
 
 def read_seeds(text: str) -> int | list[int]:
@@ -90,7 +100,9 @@ def read_seeds(text: str) -> int | list[int]:
         (8, [3, 4, 5], [7])
     """
     try:
-        return [int(item) for item in text.split(",") if item.strip()] if "," in text else int(text)
+        if "," in text:
+            return [int(item) for item in text.removesuffix(",").split(",")]
+        return int(text)
     except ValueError:
         raise SpecError(
             f"--seeds {text}; expected a number such as 8 or a list such as 3,4,5", "write --seeds 8"

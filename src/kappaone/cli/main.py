@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated, NoReturn
+import warnings
+from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 
 from kappaone._version import __version__
-from kappaone.cli import compare, doctor, initialise, measure
-from kappaone.errors import KappaoneError
+from kappaone.cli import catalogue, compare, doctor, initialise, measure
+from kappaone.errors import KappaoneError, KappaoneWarning
+
+_INTERRUPTED = 130
+# What typer raises for wrong usage: click's own class, or that of the click inside typer, depending on its release.
+_USAGE: type[Any] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
 
 app = typer.Typer(
     name="kappaone",
@@ -36,7 +41,7 @@ def root(
     """Nothing of its own: the options are handled by their callbacks."""
 
 
-for group in (initialise, measure, compare, doctor):
+for group in (catalogue, initialise, measure, compare, doctor):
     group.register(app)
 
 
@@ -49,33 +54,50 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [item for item in given if item != "--debug"]
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn
+        sys.exit(_run(given, debug))
+
+
+def _run(given: list[str], debug: bool) -> int:
+    """The exit code of one command; with `debug`, errors pass through with their traceback."""
     try:
-        code = app(given, prog_name="kappaone", standalone_mode=False)
-    except KappaoneError as error:
-        if debug:
-            raise
-        _complain(error.what, error.todo)
-        sys.exit(2)
-    except click.exceptions.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.exceptions.Abort):
+        code = app(given or ["--help"], prog_name="kappaone", standalone_mode=False)
+        sys.stdout.flush()  # here, where a reader that is gone can still be noticed
+        if code == _INTERRUPTED:  # newer typers turn Ctrl-C into this code, older ones into Abort
+            raise KeyboardInterrupt
+    except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted", "the same command goes on where this one stopped, if it keeps results")
-        sys.exit(130)
+        return _INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output is gone; there is nobody to complain to
-        sys.exit(141)
-    except OSError as error:
-        if debug:
-            raise
-        _complain(f"{error.filename or 'a file'}: {error.strerror or error}", "check the path and its permissions")
-        sys.exit(2)
+        # Nobody reads on, and Python's own flush at exit must not complain about that.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except Exception as error:
+        if isinstance(error, _USAGE):
+            command = error.ctx.command_path if error.ctx is not None else "kappaone"
+            _complain(error.format_message(), f"see {command} --help")
+            return 2
         if debug:
             raise
+        if isinstance(error, KappaoneError):
+            _complain(error.what, error.todo)
+            return 2
+        if isinstance(error, OSError):
+            place = f"{error.filename}: " if error.filename else ""
+            _complain(f"{place}{error.strerror or error}", "check the path and its permissions")
+            return 2
         _complain(f"unexpected {type(error).__name__}: {error}", "run it again with --debug and report the traceback")
-        sys.exit(1)
-    sys.exit(code if isinstance(code, int) else 0)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _warn(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
+    """Our own warnings in one line, on stderr; those of other libraries with their place."""
+    if issubclass(category, KappaoneWarning):
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno), end="", file=sys.stderr)
 
 
 def _complain(what: str, todo: str) -> None:

@@ -6,12 +6,15 @@ torchvision:vit_b_16
 path/to/file.py:build            a function (or class) without arguments in the user's own file
 path/to/folder                   config.json with safetensors weights, as transformers saves them
 path/to/weights.safetensors      as written by `kappaone init --out`, which notes the model it was built from
+MODEL@path/to/weights.safetensors   any of the above with other weights of the same names, such as a checkpoint
+
+A weights file that names a `file.py:function` does not run it: user code runs only where the user writes it.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,9 +25,15 @@ import torch
 from torch import nn
 
 from kappaone.cli.weights import MODEL_KEY, SEED_KEY, read_metadata, read_tensors
-from kappaone.errors import MissingExtra, SpecError
-from kappaone.schemes.syntax import Call, parse
+from kappaone.errors import KappaoneError, MissingExtra, SpecError
+from kappaone.schemes.syntax import Call, Range, parse, show
 from kappaone.streams import generator
+
+_OPTIONS = "write for instance timm:NAME(depth=2, qkv_bias=false)"
+_HOW = (
+    "write timm:NAME, hf:TYPE, torchvision:NAME, path/to/file.py:function, a folder with config.json, "
+    "or a .safetensors file"
+)
 
 
 @dataclass
@@ -35,6 +44,8 @@ class LoadedModel:
         spec: MODEL as written.
         model: the module, in evaluation mode.
         loaded: weights came from a file.
+        origin: how the model is built when its weights are elsewhere: MODEL without a weights file.
+        seed: seed under which it was built.
         image_size: (channels, height, width) if it takes images.
         vocabulary: size of the vocabulary if it takes tokens.
     """
@@ -42,6 +53,8 @@ class LoadedModel:
     spec: str
     model: nn.Module
     loaded: bool = False
+    origin: str = ""
+    seed: int = 0
     image_size: tuple[int, int, int] | None = None
     vocabulary: int | None = None
 
@@ -57,27 +70,36 @@ def load_model(spec: str, *, seed: int = 0) -> LoadedModel:
         SpecError: if there is no such model.
     """
     path = Path(spec)
+    if not spec.strip():
+        raise SpecError("MODEL is empty", _HOW)
     if path.suffix == ".safetensors":
+        model, at, weights = spec.rpartition("@")
+        if at and not path.is_file():
+            return _with_weights(model, Path(weights), seed)
         return _from_weights(path, seed)
+    # Building a model draws numbers; a caller's global state is not ours to move.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        found = _built(spec, path)
+    found.spec = found.origin = spec
+    found.seed = seed
+    found.model.eval()
+    return found
+
+
+def _built(spec: str, path: Path) -> LoadedModel:
     if (path / "config.json").is_file():
         return _from_folder(path)
     source, colon, rest = spec.rpartition(":") if ".py:" in spec else spec.partition(":")
     builders: dict[str, Callable[[str, dict[str, Any]], LoadedModel]] = {
         "timm": _timm, "hf": _transformers, "torchvision": _torchvision,
     }  # fmt: skip
-    torch.manual_seed(seed)
     if source.endswith(".py") and colon:
         return LoadedModel(spec, _from_file(Path(source), rest))
     if source not in builders or not rest:
-        raise SpecError(
-            f"MODEL is {spec!r}, which is neither a file nor a known source",
-            "write timm:NAME, hf:TYPE, torchvision:NAME, path/to/file.py:function, a folder with config.json, or a .safetensors file",
-        )
-    name, options = _options(rest)
-    found = builders[source](name, options)
-    found.spec = spec
-    found.model.eval()
-    return found
+        what = "a folder without config.json" if path.is_dir() else "neither a file nor a known source"
+        raise SpecError(f"MODEL is {spec!r}, which is {what}", _HOW)
+    return builders[source](*_options(rest))
 
 
 def example_for(found: LoadedModel, data: str | None) -> tuple[Any, str]:
@@ -112,12 +134,18 @@ def _options(text: str) -> tuple[str, dict[str, Any]]:
     name, bracket, inner = text.partition("(")
     if not bracket:
         return name, {}
+    try:
+        arguments = parse(f"model({inner}").arguments
+    except SpecError as error:
+        raise SpecError(
+            f"cannot read the options of MODEL, ({inner}: {error.what.partition(': ')[2]}", _OPTIONS
+        ) from None
     out: dict[str, Any] = {}
-    for key, value in parse(f"model({inner}").arguments:
-        if not key:
-            raise SpecError(f"MODEL option {value} has no name", "write for instance timm:NAME(depth=2)")
+    for key, value in arguments:
+        if not key or isinstance(value, Range) or (isinstance(value, Call) and value.arguments):
+            raise SpecError(f"MODEL option {show(value)!r}; expected NAME=VALUE with a plain value", _OPTIONS)
         plain = value.name if isinstance(value, Call) else value
-        out[key] = {"true": True, "false": False, "none": None}.get(str(plain), plain)
+        out[key] = {"true": True, "false": False, "none": None}.get(str(plain).lower(), plain)
     return name, out
 
 
@@ -171,29 +199,38 @@ def _describe(spec: str, model: nn.Module, config: Any, *, loaded: bool = False)
     if isinstance(size, int):
         size = (size, size)
     image = (int(getattr(config, "num_channels", 3)), int(size[0]), int(size[1])) if size else None
-    return LoadedModel(spec, model.eval(), loaded, image, None if image or not vocabulary else int(vocabulary))
+    return LoadedModel(
+        spec, model, loaded, image_size=image, vocabulary=None if image or not vocabulary else int(vocabulary)
+    )
 
 
-def _build(make: Callable[[], Any], name: str) -> Any:
+def _build(make: Callable[[], Any], name: str, todo: str = "check the options in brackets") -> Any:
     try:
         return make()
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"{name} cannot be built: {error}", "check the options in brackets") from error
+    except KappaoneError:
+        raise
+    except Exception as error:  # another library's: which errors it knows is its own affair
+        first = str(error).strip().partition("\n")[0]
+        raise SpecError(f"{name} cannot be built: {type(error).__name__}: {first}", todo) from error
 
 
 def _from_file(path: Path, function: str) -> nn.Module:
     if not path.is_file():
         raise SpecError(f"there is no file {str(path)!r}", "write path/to/file.py:function")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise SpecError(f"{str(path)!r} cannot be imported", "it must be a Python file")
+    # A name of its own: a user's file may well be called json.py or torch.py.
+    spec = importlib.util.spec_from_file_location(f"kappaone_user_{path.stem}", path)
+    if not function or spec is None or spec.loader is None:
+        raise SpecError(f"'{path}:{function}' names no function", "write path/to/file.py:function")
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
+    sys.modules[spec.name] = module
+    # As for a script, modules beside the file can be imported; last, so that they hide nothing.
+    sys.path.append(str(path.parent.resolve()))
+    mend = "correct the file; --debug shows where it happened"
+    _build(lambda: spec.loader.exec_module(module), str(path), mend)  # type: ignore[union-attr]
     build = getattr(module, function, None)
-    if build is None:
-        raise SpecError(f"{str(path)!r} has no {function!r}", "name a function or class without arguments")
-    model = build()
+    if not callable(build):
+        raise SpecError(f"{str(path)!r} has no function {function!r}", "name a function or class without arguments")
+    model = _build(build, f"{path}:{function}", mend)
     if not isinstance(model, nn.Module):
         raise SpecError(
             f"{path!s}:{function} gave {type(model).__name__}; expected a torch.nn.Module", "return the model"
@@ -206,13 +243,18 @@ def _from_folder(path: Path) -> LoadedModel:
         import transformers
     except ImportError:
         raise MissingExtra(str(path), "transformers", "models") from None
-    config = _build(lambda: transformers.AutoConfig.from_pretrained(path, local_files_only=True), str(path))
-    named = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
+    # Code that comes with a checkpoint is never run (trust_remote_code), nor asked about.
+    local = {"local_files_only": True, "trust_remote_code": False}
+    mend = "save the folder again with save_pretrained"
+    config = _build(lambda: transformers.AutoConfig.from_pretrained(path, **local), str(path), mend)
+    named: Any = getattr(transformers, (config.architectures or ["AutoModel"])[0], None)
+    if not (isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)):
+        named = transformers.AutoModel  # a class that this release does not have, or no class at all
     if not any(path.glob("*.safetensors")):
         raise SpecError(
             f"the folder {str(path)!r} has a config and no .safetensors weights", "save them with save_pretrained"
         )
-    model = _build(lambda: named.from_pretrained(path, local_files_only=True, use_safetensors=True), str(path))
+    model = _build(lambda: named.from_pretrained(path, use_safetensors=True, **local), str(path), mend)
     return _describe(str(path), model, config, loaded=True)
 
 
@@ -222,12 +264,33 @@ def _from_weights(path: Path, seed: int) -> LoadedModel:
     if origin is None or origin.endswith(".safetensors"):
         raise SpecError(
             f"{str(path)!r} does not say which model it belongs to",
-            "pass the folder with its config.json, or weights written by kappaone init --out",
+            f"write MODEL@{path}, for instance timm:NAME@{path}, or pass the folder with its config.json",
         )
-    found = load_model(origin, seed=int(metadata.get(SEED_KEY, seed)))
+    if ".py:" in origin:
+        raise SpecError(
+            f"{str(path)!r} was made from {origin!r}, and code that a weights file names is not run",
+            f"if you trust that file, write it yourself: {origin}@{path}",
+        )
+    try:
+        return _with_weights(origin, path, int(metadata.get(SEED_KEY, seed)))
+    except SpecError as error:
+        raise SpecError(f"{str(path)!r} was made from {origin!r}: {error.what}", error.todo) from error
+
+
+def _with_weights(model: str, path: Path, seed: int) -> LoadedModel:
+    """A model with the weights of a file, which must have the same names and shapes."""
     from safetensors.torch import load_model as load_into
 
-    load_into(found.model, path)
+    read_metadata(path)  # a missing or broken file is said before a large model is built
+    found = load_model(model, seed=seed)
+    try:
+        load_into(found.model, path)
+    except (RuntimeError, ValueError, KeyError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise SpecError(
+            f"the weights in {str(path)!r} are not those of {model}: {' '.join(lines[:3])}",
+            "pass the model they belong to",
+        ) from error
     found.loaded, found.spec = True, str(path)
     return found
 
@@ -238,7 +301,7 @@ def _image(size: tuple[int, int, int], data: str | None) -> tuple[torch.Tensor, 
 
     if data is None:
         try:
-            from sklearn.datasets import load_sample_image
+            load_sample_image = importlib.import_module("sklearn.datasets").load_sample_image
         except ImportError:
             raise MissingExtra("a sample photograph", "scikit-learn", "train") from None
         picture, words = Image.fromarray(load_sample_image("china.jpg")), "photograph china.jpg of scikit-learn"
@@ -255,9 +318,7 @@ def _image(size: tuple[int, int, int], data: str | None) -> tuple[torch.Tensor, 
         raise SpecError(
             f"the model takes {channels} channels; a picture has 1 or 3", "pass a .safetensors file with its input"
         )
-    return (values - values.mean()) / values.std(), words
-
-
-def json_text(data: Any) -> str:
-    """JSON for --json."""
-    return json.dumps(data, indent=1)
+    spread = float(values.std())
+    if spread == 0:
+        raise SpecError(f"--data {words}: the picture has one colour only", "pass a picture that shows something")
+    return (values - values.mean()) / spread, words

@@ -41,7 +41,7 @@ def save(model: nn.Module, path: Path, *, spec: str, seed: int, report: InitRepo
 
 def replace_file(path: Path, write: Any) -> None:
     """Let `write` make a file beside the path, then move it there in one step."""
-    handle, name = tempfile.mkstemp(dir=path.parent if str(path.parent) else ".", prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     part = Path(name)
     try:
@@ -69,7 +69,7 @@ def read_metadata(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, "pt") as file:
             return dict(file.metadata() or {})
-    except (SafetensorError, FileNotFoundError) as error:
+    except (SafetensorError, OSError) as error:
         raise SpecError(f"{str(path)!r} cannot be read as safetensors: {error}", "check the path") from error
 
 
@@ -84,7 +84,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
     try:
         return dict(load_file(path))
-    except (SafetensorError, FileNotFoundError) as error:
+    except (SafetensorError, OSError) as error:
         raise SpecError(f"{str(path)!r} cannot be read as safetensors: {error}", "check the path") from error
 
 

@@ -1,0 +1,141 @@
+"""`kappaone schemes` and `kappaone layouts`: what there is to choose from, and where it would go."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Annotated
+
+import typer
+
+from kappaone.cli.arguments import Data, Json, Model
+from kappaone.cli.output import Terminal, print_json, table
+from kappaone.errors import LayoutError, SpecError
+
+COMMON = "any of them takes parts=, layers= and scale=unit|matched|matched(group=role)|logit(STD)|NUMBER|SCHEME"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(schemes)
+    app.command()(layouts)
+
+
+def schemes(
+    name: Annotated[str | None, typer.Argument(help="One scheme, for its formula, source and options.")] = None,
+    json: Json = False,
+) -> None:
+    """List the initialization schemes, or explain one."""
+    from kappaone.schemes import ENTRIES, lookup
+
+    entries = [lookup(item) for item in ([name] if name else ENTRIES)]
+    if json:
+        print_json(
+            [
+                {
+                    "name": entry.name, "summary": entry.summary, "source": entry.source, "parts": entry.parts,
+                    "about": about(entry.name),
+                    "options": {
+                        key: {"default": option.default, "allowed": option.allowed(), "help": option.help}
+                        for key, option in entry.options.items()
+                    },
+                }
+                for entry in entries
+            ]
+        )  # fmt: skip
+        return
+    terminal = Terminal()
+    if name is None:
+        rows = [[entry.name, entry.parts, entry.summary, ", ".join(entry.options) or "-"] for entry in entries]
+        terminal.print(table(["scheme", "sets", "what it is", "options"], rows, keep=["scheme", "sets"]))
+        terminal.say("")
+        terminal.say(COMMON)
+        terminal.say("kappaone schemes NAME explains one")
+        return
+    entry = entries[0]
+    terminal.say(f"{entry.name}: {entry.summary}")
+    terminal.say(f"sets {entry.parts}; source: {entry.source}")
+    for line in ("", *unfolded(about(entry.name)), ""):
+        terminal.say(line)
+    if entry.options:
+        rows = [[key, option.allowed(), str(option.default), option.help] for key, option in entry.options.items()]
+        terminal.print(table(["option", "allowed", "default", "meaning"], rows, keep=["option", "default"]))
+        terminal.say("")
+    terminal.say(COMMON)
+
+
+def about(name: str) -> str:
+    """What the scheme's own file says of it: formula, readings, source.
+
+    Examples:
+        >>> about("orthogonal").splitlines()[0]
+        'Orthogonal initialization (Saxe et al. 2013), joint: one orthogonal D x D matrix for each role, sliced by head.'
+    """
+    from kappaone.schemes import ENTRIES, lookup
+
+    lookup(name)  # imports its module
+    return inspect.cleandoc(sys.modules[ENTRIES[name].partition(":")[0]].__doc__ or "")
+
+
+def unfolded(text: str) -> list[str]:
+    r"""Lines of prose joined to paragraphs and list items, so that any terminal can fold them itself.
+
+    Examples:
+        >>> unfolded("One\ntwo.\n\n* three\n  four\n* five")
+        ['One two.', '', '* three four', '* five']
+    """
+    out: list[str] = []
+    for line in text.splitlines():
+        if out and out[-1] and line.strip() and not line.startswith("* "):
+            out[-1] += " " + line.strip()
+        else:
+            out.append(line)
+    return out
+
+
+def layouts(
+    model: Model,
+    verify: Annotated[bool, typer.Option(help="Check each layout against the model's behaviour.")] = False,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Show where q, k, v and o live in a model, and what is refused (exit code 1 if a layout is contradicted)."""
+    from kappaone.cli.layout_table import show
+    from kappaone.cli.models import example_for, load_model
+    from kappaone.layouts import survey
+    from kappaone.layouts.find import require
+    from kappaone.layouts.probe import verify as probe
+
+    found = load_model(model)
+    example, words = example_for(found, data)
+    if verify and example is None:
+        raise SpecError(f"--verify runs the model, and there is {words}", "pass --data")
+    result = survey(found.model, example)
+    if not result.layouts and not result.refused:
+        require(result, "skip", dict(found.model.named_modules()))
+    report = probe(found.model, result.layouts, example) if verify and result.layouts else None
+    if json:
+        print_json(
+            {
+                "model": model,
+                "layouts": [layout.to_dict() for layout in result.layouts],
+                "refused": [item.to_dict() for item in result.refused],
+                "probe": None
+                if report is None
+                else {
+                    "ok": report.ok,
+                    "rows": len(report.verdicts),
+                    "wrong": [str(verdict) for verdict in report.wrong],
+                    "unreached": list(report.unreached),
+                },
+            }
+        )
+    else:
+        show(Terminal(), result, report)
+    if not result.layouts:
+        raise LayoutError(
+            f"none of the {len(result.refused)} attention layers that were noticed could be described",
+            "write a kappaone.AttentionSpec in Python (docs/layouts.md)",
+        )
+    if report is not None and not report.ok:
+        raise typer.Exit(1)
