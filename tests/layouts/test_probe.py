@@ -118,13 +118,3 @@ def test_a_layer_that_draws_numbers_cannot_be_probed(model, layout):
     layout = replace(layout, o=None, output="heads")
     with pytest.raises(MeasureError, match="two outputs"):
         verify(model, [layout], tokens(2, 6, 12))
-
-
-def test_heads_that_are_really_several_are_seen() -> None:
-    from kappaone import AttentionSpec
-
-    model = _encoder()
-    spec = AttentionSpec(match="self_attn", heads=2, fused="in_proj_weight", o="out_proj")
-    layouts = find_attention(model, layouts=[spec])
-    report = verify(model, layouts, torch.randn(2, 8, 32))
-    assert {v.expected_role for v in report.wrong} == {"q", "k"}, str(report)
