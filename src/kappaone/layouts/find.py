@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from torch import nn
@@ -72,6 +73,13 @@ def survey(
     Raises:
         LayoutError: if a given layout or spec fits no module, or not its module.
     """
+    if not isinstance(model, nn.Module):
+        raise SpecError(
+            f"the model is {type(model).__name__}; expected a torch.nn.Module",
+            "pass the built model, not its builder or a list",
+        )
+    if layouts is not None and not isinstance(layouts, Sequence):
+        raise SpecError(f"layouts={layouts!r}; expected a list", "pass layouts=[kappaone.AttentionSpec(...)]")
     modules = dict(named_modules(model))
     given = {item.name: item for item in layouts or () if isinstance(item, AttentionLayout)}
     specs = [item for item in layouts or () if isinstance(item, AttentionSpec)]
@@ -199,7 +207,7 @@ def _within(name: str, other: str) -> bool:
 
 
 def _check_shapes(model: nn.Module, layout: AttentionLayout) -> None:
-
+    _check_overlaps(layout)
     parameters = parameters_by_name(model)
     for role in ("q", "k", "v", "o"):
         rows = {"q": layout.q, "k": layout.k, "v": layout.v, "o": layout.o}[role]
@@ -216,4 +224,19 @@ def _check_shapes(model: nn.Module, layout: AttentionLayout) -> None:
                 f"{rows.parameter!r} has shape {tuple(weight.shape)}; the layout of {layout.name!r} ({layout.source}) "
                 f"needs {max(rows.starts) + rows.size} by {rows.width} for role {role}",
                 "correct the spec, or report the adapter",
+            )
+
+
+def _check_overlaps(layout: AttentionLayout) -> None:
+    """No row belongs to two blocks: a write into one would go over the other."""
+    taken = sorted(
+        (rows.parameter, start, start + rows.size, f"{role}{head}")
+        for role, rows in (("q", layout.q), ("k", layout.k), ("v", layout.v))
+        for head, start in enumerate(rows.starts)
+    )
+    for (name, _, stop, one), (other_name, start, _, other) in pairwise(taken):
+        if name == other_name and start < stop:
+            raise LayoutError(
+                f"layer {layout.name!r} ({layout.source}): blocks {one} and {other} lie over each other in {name!r}",
+                "give each role its own rows; for q, k and v in one weight use fused= and order=",
             )

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kappaone.layouts.running import evaluating, hooked, run
 
 _FUSED = re.compile(
-    r"^(to_)?(qkvs?|wqkv|in_proj_weight|query_key_value|c_attn|qkv_proj|mixed_qkv|qk|kv)(_proj|_linear)?$", re.I
+    r"^(to_)?(qkvs?|wqkv|in_proj_qkvz?|in_proj_weight|query_key_value|c_attn|qkv_proj|mixed_qkv|qk|kv)(_proj|_linear)?$",
+    re.I,
 )
 _QUERY = re.compile(r"^(to_|w_?|c_)?(q|query|queries|q_lin|q_a|q_b)(_?proj(ection)?(_weight)?)?$", re.I)
 _KEY = re.compile(r"^(to_|w_?|c_)?(k|key|keys|k_lin|kv|kv_a|kv_b)(_?proj(ection)?(_weight|_with_mqa)?)?$", re.I)
@@ -44,6 +46,8 @@ def by_structure(modules: Mapping[str, nn.Module], described: set[str]) -> dict[
             noticed[name] = f"has {fused[0]}"
         elif queries and keys:
             noticed[name] = f"has {queries[0]} and {keys[0]}"
+        elif parts and _runs_heads(module) and not _holds(modules, name, described):
+            noticed[name] = "counts attention heads and has projections"
         elif _ATTENTION.search(type(module).__name__) and len(parts) >= 2 and not _holds(modules, name, described):
             noticed[name] = "is called attention and has several projections"
     return noticed
@@ -81,8 +85,15 @@ def by_calls(model: nn.Module, modules: Mapping[str, nn.Module], example: Any) -
     return noticed
 
 
+def _runs_heads(module: nn.Module) -> bool:
+    """Whether a module says how many heads it has and how it attends, as blocks that fuse attention and MLP do."""
+    return isinstance(getattr(module, "num_heads", None), int) and any(
+        hasattr(module, name) for name in ("fused_attn", "attn_drop", "attn_dropout")
+    )
+
+
 def _has_weight(module: nn.Module) -> bool:
-    return any(p.ndim >= 2 for p in module.parameters())
+    return any(isinstance(p, UninitializedParameter) or p.ndim >= 2 for p in module.parameters())
 
 
 def _inside(name: str, other: str) -> bool:

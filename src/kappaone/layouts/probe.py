@@ -28,10 +28,13 @@ from kappaone.layouts.capture import Heard, listen
 from kappaone.layouts.layout import QKV, AttentionLayout, Role, RoleRows
 from kappaone.layouts.running import evaluating
 
-_STEPS = (1.0, 8.0, 64.0)
+_STEPS = (1.0, 8.0, 64.0, 512.0, 4096.0)
 # Softmax in float32 inside a float64 run leaves noise of about 1e-7 of the output.
 _NOISE = 2e-6
 _CLEAR = 1e-3
+_FAR = 30.0
+# A row is called linear only from this step on, and where the output's rounding hides no more than this.
+_LARGE, _SURE = 64.0, 1e-4
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def verify(
     """
     heard = listen(model, layouts, example)
     modules = dict(named_modules(model))
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator("cpu").manual_seed(seed)
     verdicts: list[RowVerdict] = []
     for layout in layouts:
         if heard[layout.name].calls:
@@ -160,12 +163,16 @@ class _Bench:
         self.args, self.kwargs = _double(heard.args), _double(heard.kwargs or {})
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         self.state = {name: _double(value.detach()) for name, value in state.items()}
-        # A query row that is shared by all tokens' values needs two different tokens; which is tested stays the last
-        # one, since under a causal mask only that one sees all others.
         self.tokens, self.batch_first = self._tokens()
+        self.tested = _tested(self._reads(layout.width))
         if self.layout.o is not None and self.layout.output == "projected":
             self._open_output()
         self.base = self._output(self.state)
+        if not bool(self.base.isfinite().all()):
+            raise MeasureError(
+                f"layer {layout.name!r} gives NaN or infinite outputs in float64 on the inputs it got, before anything is changed",
+                "pass an example without padding, or one that the model computes finite outputs for",
+            )
         if not torch.equal(self.base, self._output(self.state)):
             raise MeasureError(
                 f"layer {layout.name!r} gives two outputs for the same inputs (it keeps a state, or draws numbers)",
@@ -178,7 +185,7 @@ class _Bench:
             rows = self.layout.role(role)
             for head, start in enumerate(rows.starts):
                 count = rows.size if per_head is None else min(per_head, rows.size)
-                chosen = torch.randperm(rows.size, generator=self.random)[:count].tolist()
+                chosen = torch.randperm(rows.size, generator=self.random, device="cpu")[:count].tolist()
                 out += [self._try(role, rows, head, start + int(offset)) for offset in chosen]
         return out
 
@@ -193,7 +200,7 @@ class _Bench:
 
     def _classify(self, rows: RoleRows, row: int) -> tuple[str, tuple[int, ...]]:
         reads = self._reads(rows.width)
-        direction = _orthogonal_to(reads, self.random)
+        direction = _orthogonal_to(reads, self.tested, self.random)
         spread = float((reads.reshape(-1, reads.shape[-1]) @ direction).abs().max())
         if spread == 0:
             raise MeasureError(
@@ -201,27 +208,33 @@ class _Bench:
                 "pass an example with different tokens",
             )
         direction = direction / spread
-        response, kink = torch.zeros(()), 0.0
+        response, kink, noise, size, base = self.base, 0.0, 0.0, 0.0, float(self.base.abs().max())
         for step in _STEPS:
             response = self._respond(rows, row, step * direction)
             size = float(response.abs().max())
             if size == 0:
                 continue
             kink = float((self._respond(rows, row, 2 * step * direction) - 2 * response).abs().max()) / size
-            if kink > _CLEAR:
+            noise = _NOISE * max(1.0, base / size)
+            # Above the noise too: a weak row's first response is a small part of the output, whose rounding looks
+            # like a kink, and stopping there would leave the row undecided (or call a weak query row a value row).
+            if kink > max(_CLEAR, _FAR * noise) or (step >= _LARGE and kink < noise < _SURE):
                 break
-        size = float(response.abs().max())
-        if size <= _NOISE * float(self.base.abs().max()) * 1e-3:
+        if size <= _NOISE * base * 1e-3:
             return "dead", ()
         moved = self._moved_heads(response)
-        if kink < _NOISE * max(1.0, float(self.base.abs().max()) / size):
+        if kink < noise < _SURE:
             return "v", moved
-        if kink <= _CLEAR:
+        if kink <= max(_CLEAR, noise):
             return "?", moved
-        last = float(response[:, -1].abs().max())
-        if last < 1e-6 * size + _NOISE * float(self.base.abs().max()):
-            return "q", moved
-        return "k", moved
+        still = float(self._at_tested(response).abs().max())
+        role = "q" if still < 1e-6 * size + _NOISE * base else "k"
+        return (role if self._fills_its_heads(response, moved) else f"{role} (of a part of the head only)"), moved
+
+    def _at_tested(self, response: Tensor) -> Tensor:
+        if len(response) != len(self.tested) or int(self.tested.max()) >= response.shape[1]:
+            return response[:, -1]  # windows or folded batches: the module's tokens are not the output's
+        return response[torch.arange(len(response), device=response.device), self.tested.to(response.device)]
 
     def _respond(self, rows: RoleRows, row: int, change: Tensor) -> Tensor:
         name = self._local(rows.parameter)
@@ -229,6 +242,11 @@ class _Bench:
         matrix = weight.flatten(1).T if rows.transposed else weight.flatten(1)
         matrix[row] += change
         return self._output({**self.state, name: weight}) - self.base
+
+    def _fills_its_heads(self, response: Tensor, moved: tuple[int, ...]) -> bool:
+        """Whether a query or key row moves its head as a whole: else the layout's heads are several real ones."""
+        by_column = response.reshape(*response.shape[:-1], self.layout.heads, -1).abs().amax(dim=(0, 1))[list(moved)]
+        return bool(((by_column > 1e-9 * by_column.max()).double().mean(-1) > 0.75).all())
 
     def _moved_heads(self, response: Tensor) -> tuple[int, ...]:
         by_head = response.reshape(*response.shape[:-1], self.layout.heads, -1).abs().amax(dim=(0, 1, 3))
@@ -292,6 +310,11 @@ class _Bench:
                 f"layer {self.layout.name!r} was called without tokens of width {self.layout.width}",
                 "report this layer",
             )
+        if not all(v.numel() for v in fitting):
+            raise MeasureError(
+                f"layer {self.layout.name!r} was called with no tokens: {tuple(fitting[0].shape)}",
+                "pass an example with at least one item and three tokens",
+            )
         return [v if batch_first or v.ndim < 3 else v.transpose(0, 1) for v in fitting], batch_first
 
     def _reads(self, width: int) -> Tensor:
@@ -300,10 +323,25 @@ class _Bench:
         return chosen.reshape(chosen.shape[0] if chosen.ndim > 2 else 1, -1, width)
 
 
-def _orthogonal_to(tokens: Tensor, random: torch.Generator) -> Tensor:
-    """A random direction orthogonal to the last token of every example, not to the others."""
-    last = tokens[:, -1]
-    direction = torch.randn(tokens.shape[-1], generator=random, dtype=torch.float64).to(tokens.device)
+def _tested(tokens: Tensor) -> Tensor:
+    """(batch,) the token of each example that tells query rows from key rows.
+
+    It lies in the second half, since under a causal mask it must see others, and is the largest there: a token of
+    zeros (a detection token before its first update) asks for nothing, so that no key row could change its output.
+    """
+    sizes = tokens.norm(dim=-1)
+    half = sizes.shape[1] // 2
+    # The last of equal ones: flipped, since argmax takes the first.
+    back: Tensor = sizes[:, half:].flip(1).argmax(1)
+    at: Tensor = sizes.shape[1] - 1 - back
+    return at
+
+
+def _orthogonal_to(tokens: Tensor, tested: Tensor, random: torch.Generator) -> Tensor:
+    """A random direction orthogonal to the tested token of every example, not to the others."""
+    at: Tensor | int = tested.clamp(max=tokens.shape[1] - 1) if len(tested) == len(tokens) else tokens.shape[1] - 1
+    last = tokens[torch.arange(len(tokens), device=tokens.device), at]
+    direction = torch.randn(tokens.shape[-1], generator=random, dtype=torch.float64, device="cpu").to(tokens.device)
     basis = torch.linalg.qr(last.T)[0] if len(last) < tokens.shape[-1] else last[:1].T / last[0].norm()
     for _ in range(2):  # twice is enough
         direction = direction - basis @ (basis.T @ direction)

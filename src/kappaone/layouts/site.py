@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
+from kappaone.errors import LayoutError
 from kappaone.layouts.layout import RoleRows
 
 
@@ -116,6 +118,10 @@ class Site:
             stem = child.removesuffix("weight")
             bias_name = f"{stem}bias" if stem != child else ""
             bias = getattr(owner, bias_name.rpartition(".")[2], None) if bias_name else None
+        if isinstance(weight, UninitializedParameter):
+            raise LayoutError(
+                f"{self.qualified(weight_name)!r} has no shape yet (a lazy module)", "run one forward pass first"
+            )
         if (
             not isinstance(weight, Tensor)
             or weight.ndim not in (2, 4)
@@ -134,5 +140,10 @@ class Site:
 
     def shapes(self) -> str:
         """The parameters of the module with their shapes, for error messages."""
-        found = [f"{name} {tuple(p.shape)}" for name, p in self.module.named_parameters()]
+        found = [
+            f"{name} (lazy: run one forward pass first)"
+            if isinstance(p, UninitializedParameter)
+            else f"{name} {tuple(p.shape)}"
+            for name, p in self.module.named_parameters()
+        ]
         return ", ".join(found) if found else "no parameters"

@@ -60,8 +60,23 @@ class AttentionSpec:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.heads < 1:
-            raise SpecError(f"layout spec {self.match!r}: heads={self.heads}; expected at least 1", "pass heads=")
+        for name in ("heads", "kv_heads", "head_dim"):
+            value = getattr(self, name)
+            if (value is None and name != "heads") or (type(value) is int and value >= 1):
+                continue
+            raise SpecError(
+                f"layout spec {self.match!r}: {name}={value!r}; expected a whole number of at least 1", f"pass {name}="
+            )
+        if self.kv_heads and self.heads % self.kv_heads:
+            raise SpecError(
+                f"layout spec {self.match!r}: {self.heads} heads cannot share {self.kv_heads} kv_heads evenly",
+                "kv_heads must divide heads",
+            )
+        if self.scale is not None and (not isinstance(self.scale, (int, float)) or not 0 < self.scale < float("inf")):
+            raise SpecError(
+                f"layout spec {self.match!r}: scale={self.scale!r}; expected a positive number",
+                "leave it out for 1/sqrt(head_dim)",
+            )
         separate = [self.q, self.k, self.v]
         if (self.fused is None) == any(part is None for part in separate) or (self.fused and any(separate)):
             raise SpecError(

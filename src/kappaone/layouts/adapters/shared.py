@@ -17,7 +17,7 @@ def config_law(site: Site) -> tuple[Law, ...]:
 
 def is_rotary(site: Site) -> bool:
     """Whether the module's forward takes rotary position embeddings."""
-    return "position_embeddings" in inspect.signature(site.module.forward).parameters
+    return bool({"position_embeddings", "sinusoidal_pos"} & set(inspect.signature(site.module.forward).parameters))
 
 
 def separate(

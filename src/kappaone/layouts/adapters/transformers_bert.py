@@ -6,7 +6,7 @@ The same shape serves RoBERTa, ELECTRA and ViT before 5.24, whose attention is `
 
 from __future__ import annotations
 
-from kappaone.layouts.adapters.shared import separate
+from kappaone.layouts.adapters.shared import is_rotary, separate
 from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.site import Site
 
@@ -18,6 +18,7 @@ _OTHERS = (
     "num_hash",
     "chunk_length",
     "hash_code_len",
+    "approx_mode",  # MRA: attention over sampled blocks
 )
 
 
@@ -28,7 +29,13 @@ def describe(site: Site) -> AttentionLayout | None:
         return None
     if site.own_parameters() or any(hasattr(site.module, name) for name in _OTHERS):
         return None
-    heads, size = int(site.attribute("num_attention_heads")), int(site.attribute("attention_head_size"))
+    heads, size = site.attribute("num_attention_heads"), site.attribute("attention_head_size")
+    if not isinstance(heads, int) or not isinstance(size, int):
+        return None
+    # RoFormer turns q and k, and where asked the values too, which is another map from tokens to values.
+    rotary = is_rotary(site)
+    if site.attribute("rotary_value"):
+        return None
     return separate(
         site,
         ("query", "key", "value"),
@@ -37,4 +44,5 @@ def describe(site: Site) -> AttentionLayout | None:
         size=size,
         out="sibling:output.dense",
         source="transformers.bert",
+        facts={"rotary": True} if rotary else {},
     )

@@ -24,18 +24,24 @@ def describe(site: Site) -> AttentionLayout | None:
         return None
     if any(site.attribute(name) for name in _OTHERS):
         return None
-    size = int(site.attribute("head_dim"))
+    size = site.attribute("head_dim")
     q, k = site.projection("q_proj"), site.projection("k_proj")
     config = site.attribute("config")
     heads = getattr(config, "num_attention_heads", None)
-    if q is None or k is None or heads is None:
-        return None
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    if q is None or k is None:
+        return None
+    # A list (one number a stage, or a layer) is another family's config.
+    if not (isinstance(size, int) and isinstance(heads, int) and isinstance(kv_heads, int)):
+        return None
+    # Clamped projections (OLMo, DBRX) are not linear, and a factor on the keys (Falcon-H1) is not in `scaling`.
+    if getattr(config, "clip_qkv", None) is not None or site.attribute("key_multiplier", 1.0) != 1.0:
+        return None
     return separate(
         site,
         ("q_proj", "k_proj", "v_proj"),
-        heads=int(heads),
-        kv_heads=int(kv_heads),
+        heads=heads,
+        kv_heads=kv_heads,
         size=size,
         out="o_proj",
         source="transformers.proj",
