@@ -17,6 +17,7 @@ from kappaone.errors import WriteError
 from kappaone.layouts.blocks import bias_blocks, block_view, parameters_by_name
 from kappaone.layouts.capture import Recorded, record
 from kappaone.layouts.layout import AttentionLayout, Role
+from kappaone.linalg.workers import single_threaded
 
 
 def centred_logit_std(call: Recorded) -> float:
@@ -65,8 +66,9 @@ def solve_logit_scale(
                     f"layer {layout.name!r} has a nonzero bias in role {role}, so that logits are not proportional to the gain",
                     "set the q and k biases to zero first",
                 )
-        call = record(model, [layout], example).get(layout.name)
-        spread = 0.0 if call is None else centred_logit_std(call)
+        with single_threaded():  # sums in another order would give other last bits for other thread counts
+            call = record(model, [layout], example).get(layout.name)
+            spread = 0.0 if call is None else centred_logit_std(call)
         if not spread > 0:
             raise WriteError(
                 f"layer {layout.name!r}: the logits have no spread on the example"
@@ -79,6 +81,8 @@ def solve_logit_scale(
             weight = parameters[rows.parameter]
             for head in range(rows.heads):
                 view = block_view(weight, rows, role, head)
-                transaction.write(f"{layout.name}:{role}{head}", view, rounded(view.double() * gain, weight.dtype))
+                transaction.write(
+                    f"{layout.name}:{role}{head}", view, rounded(view.double() * gain, weight.dtype, rows.parameter)
+                )
         gains[layout.name] = gain
     return gains

@@ -27,13 +27,16 @@ def make(context: Context, *, std: float) -> dict[str, list[Job]]:
     # Not at the top: naming and listing procedures must not wait for torch.
     from kappaone.apply.logits import centred_logit_std
     from kappaone.layouts.capture import record
+    from kappaone.linalg.workers import single_threaded
 
     if std <= 0:
         raise SpecError(f"unit_logits: std={std}; expected a positive number", "write unit_logits(std=1.0)")
-    calls = record(context.model, context.layouts, context.example)
+    with single_threaded():  # sums in another order would give other last bits for other thread counts
+        calls = record(context.model, context.layouts, context.example)
+        spreads = {name: centred_logit_std(call) for name, call in calls.items()}
     out: dict[str, list[Job]] = {}
     for layout in context.layouts:
-        spread = centred_logit_std(calls[layout.name]) if layout.name in calls else 0.0
+        spread = spreads.get(layout.name, 0.0)
         if not spread > 0 or layout.facts.get("qk_norm"):
             raise SpecError(
                 f"unit_logits: the logits of layer {layout.name!r} cannot be set by a gain on q and k "
