@@ -27,6 +27,11 @@ _FAITHFUL_STD = 0.02
 def make(layer: LayerShape, stream: LayerStream, *, std: str | float, paper_width: int, redraw: bool) -> list[Job]:
     """Jobs of one layer: the present blocks, rescaled or drawn anew if asked."""
     jobs: list[Job] = []
+    if paper_width < 1 or (isinstance(std, float) and std <= 0):
+        raise SpecError(
+            f"default(std={std}, paper_width={paper_width}): expected a positive std and a positive width",
+            "write for instance default(std=0.02), or default(std=faithful, paper_width=768)",
+        )
     for role in ("q", "k", "v"):
         shape = layer.roles[role]
         now = layer.stacked(role) if redraw or std != "own" else None
@@ -35,6 +40,11 @@ def make(layer: LayerShape, stream: LayerStream, *, std: str | float, paper_widt
         gain = 1.0
         if target is not None and now is not None:
             present = law.std if law is not None else float(np.sqrt(np.mean(now**2)))
+            if not np.isfinite(present):
+                raise SpecError(
+                    f"layer {layer.name!r}: role {role} holds NaN or infinite weights, so default(std={std}) cannot rescale it",
+                    "build the model anew, or use a scheme that draws weights, such as trunc_normal",
+                )
             if present == 0:
                 raise SpecError(
                     f"layer {layer.name!r}: role {role} is zero, so default(std={std}) cannot rescale it",

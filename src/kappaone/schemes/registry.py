@@ -227,13 +227,13 @@ def _scale(entry: Scheme | Procedure, value: Value) -> Scale:
             f"{entry.name} is a procedure and sets its own scale; scale={show(value)} has no meaning",
             "leave scale= out",
         )
-    if isinstance(value, (int, float)) and value > 0:
+    if isinstance(value, (int, float)) and 0 < value < float("inf"):
         return Scale("factor", float(value))
     if isinstance(value, Call):
         if value.name == "unit" and not value.arguments:
             return Scale()
         if value.name == "matched":
-            own, _ = _options(value, _MATCHED)
+            own, _ = _options(value, _MATCHED, ())
             return Scale("matched", group=str(own["group"]))
         if value.name == "logit":
             return Scale("logit", _logit_std(entry.name, value))
@@ -242,6 +242,11 @@ def _scale(entry: Scheme | Procedure, value: Value) -> Scale:
             if isinstance(other.entry, Procedure) or other.scale.kind == "logit":
                 raise SpecError(
                     f"{entry.name}: scale={value}; the norms of a procedure are not known beforehand", "name a scheme"
+                )
+            if other.layers is not None:
+                raise SpecError(
+                    f"{entry.name}: scale={value}; layers= has no meaning inside scale=, which follows the layers that are set",
+                    f"write {entry.name}(layers={show(other.layers)}, scale={value.name})",
                 )
             return Scale("scheme", scheme=other)
     raise SpecError(
@@ -256,7 +261,7 @@ def _logit_std(name: str, call: Call) -> float:
     if (
         len(call.arguments) > 1
         or len(values) != len(call.arguments)
-        or not all(isinstance(v, (int, float)) and v > 0 for v in values)
+        or not all(isinstance(v, (int, float)) and 0 < v < float("inf") for v in values)
     ):
         raise SpecError(
             f"{name}: scale={call}; expected logit(STD) with a positive number", "write for instance scale=logit(1.0)"

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from kappaone.errors import SpecError
 
+_DEEPEST = 20
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)|(?P<name>[A-Za-z_][\w.]*)|(?P<mark>[()\[\],=:]))"
 )
@@ -75,7 +76,7 @@ def parse(text: str) -> Call:
 
 class _Reader:
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+        self.text, self.at, self.depth = text, 0, 0
         self.tokens: list[tuple[str, str, int]] = []
         position, stop = 0, len(text.rstrip())
         while position < stop:
@@ -126,6 +127,9 @@ class _Reader:
 
     def arguments(self) -> tuple[tuple[str, Value], ...]:
         self.take("(")
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            self.fail(f"more than {_DEEPEST} brackets in brackets")
         found: list[tuple[str, Value]] = []
         while self.peek() != ")":
             key = ""
@@ -139,6 +143,7 @@ class _Reader:
             if self.peek() != ")":
                 self.take(",")
         self.take(")")
+        self.depth -= 1
         return tuple(found)
 
     def number(self) -> int | float:
