@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
-from kappaone.apply.report import InitReport, changed_blocks
+from kappaone.apply.report import InitReport, changed_blocks, role_fingerprints
 from kappaone.errors import LayoutError
 from kappaone.layouts.blocks import named_modules, parameters_by_name
+from kappaone.layouts.layout import AttentionLayout, Role
 
+# For each role of each layer that kappaone wrote, by any call: the checksums of its blocks.
+_WRITTEN: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, str], tuple[str, ...]]] = weakref.WeakKeyDictionary()
 _LAST: weakref.WeakKeyDictionary[nn.Module, InitReport] = weakref.WeakKeyDictionary()
 
 
 def remember(model: nn.Module, report: InitReport) -> None:
     """Keep the report of a model for as long as the model lives."""
-    _LAST[_innermost(model)] = report
+    inner = _innermost(model)
+    _LAST[inner] = report
+    written = _WRITTEN.setdefault(inner, {})
+    for layer in report.layers:
+        for role, entry in layer.roles.items():
+            if entry.status == "set":
+                written[layer.layout.name, role] = tuple(entry.fingerprints)
+
+
+def still_ours(
+    model: nn.Module, layouts: Sequence[AttentionLayout], parameters: Mapping[str, Tensor]
+) -> frozenset[tuple[str, str]]:
+    """(layer, role) pairs whose blocks are, bit for bit, what kappaone last wrote there."""
+    written = _WRITTEN.get(_innermost(model), {})
+    roles: tuple[Role, ...] = ("q", "k", "v", "o")
+    return frozenset(
+        (layout.name, role)
+        for layout in layouts
+        for role in roles
+        if (layout.name, role) in written and role_fingerprints(layout, role, parameters) == written[layout.name, role]
+    )
 
 
 def last_report(model: nn.Module) -> InitReport | None:

@@ -22,7 +22,10 @@ _SAMPLE = 65536
 
 
 def refuse_loaded(
-    layouts: Sequence[AttentionLayout], parameters: dict[str, nn.Parameter], roles: Sequence[Role], ours: frozenset[str]
+    layouts: Sequence[AttentionLayout],
+    parameters: dict[str, nn.Parameter],
+    roles: Sequence[Role],
+    ours: frozenset[tuple[str, str]],
 ) -> list[str]:
     """Raise where weights were loaded or trained.
 
@@ -30,7 +33,7 @@ def refuse_loaded(
         layouts: the layers that will be written.
         parameters: the model's parameters by name.
         roles: the roles that will be written.
-        ours: names of layers that still hold what kappaone itself wrote.
+        ours: (layer, role) pairs that still hold what kappaone itself wrote.
 
     Returns:
         Remarks for the report: layers about which there is no evidence.
@@ -45,9 +48,9 @@ def refuse_loaded(
                 continue
             rows = layout.role(role)
             weight = parameters[rows.parameter]
-            if getattr(weight, "_is_hf_initialized", False) and layout.name not in ours:
+            if getattr(weight, "_is_hf_initialized", False) and (layout.name, role) not in ours:
                 _refuse(rows.parameter, layout.name, "transformers marks it as loaded from a checkpoint")
-            if role == "o" or layout.name in ours:
+            if role == "o" or (layout.name, role) in ours:
                 continue
             if not layout.laws:
                 blind.append(layout.name)

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from kappaone._version import __version__
-from kappaone.apply.check import last_report, remember
+from kappaone.apply.check import remember, still_ours
 from kappaone.apply.fresh import refuse_loaded
 from kappaone.apply.logits import solve_logit_scale
 from kappaone.apply.plan import ROLES, PlannedLayer, make_plan, missing
-from kappaone.apply.report import InitReport, LayerReport, RoleReport, changed_blocks
+from kappaone.apply.report import InitReport, LayerReport, RoleReport
+from kappaone.apply.ties import Memory, memory, refuse_ties
 from kappaone.apply.write import Transaction, check_writable, fingerprint, norm, rounded
 from kappaone.errors import LayoutError, SpecError, WriteError
 from kappaone.layouts.blocks import block_view, named_modules, parameters_by_name
@@ -93,6 +94,8 @@ def init_(
     started = time.perf_counter()
     spec = understand(scheme)
     seed = check_seed(seed)
+    if not isinstance(prefix, str):
+        raise SpecError(f"prefix={prefix!r}; expected a string", "pass for instance prefix='encoder'")
     found = survey(model, example, layouts=layouts)
     require(found, on_refused, dict(named_modules(model)))
     plan, parameters, remarks = _checked_plan(model, found, spec, seed, prefix, example, overwrite)
@@ -146,43 +149,11 @@ def _checked_plan(
     written = [layer.layout for layer in plan if layer.jobs]
     remarks: list[str] = []
     if written:
-        _refuse_foreign_ties(model, found, written, roles)
+        refuse_ties(found.layouts, written, parameters, roles)
         if not overwrite:
-            previous = last_report(model)
-            changed = (
-                set() if previous is None else {item.split(",")[0] for item in changed_blocks(previous, parameters)}
-            )
-            ours = frozenset(
-                layer.layout.name
-                for layer in (previous.layers if previous else ())
-                if layer.set_roles and not {entry.parameter for entry in layer.roles.values()} & changed
-            )
+            ours = still_ours(model, written, parameters)
             remarks += refuse_loaded(written, parameters, roles, ours)
     return plan, parameters, remarks + _advice(written, spec)
-
-
-def _refuse_foreign_ties(
-    model: nn.Module, found: Survey, written: Sequence[AttentionLayout], roles: Sequence[Role]
-) -> None:
-    """A weight that is also used outside attention must not be changed from here."""
-    owners: dict[int, list[str]] = {}
-    for name, parameter in parameters_by_name(model).items():
-        owners.setdefault(id(parameter), []).append(name)
-    attention = {
-        layout.role(r).parameter for layout in found.layouts for r in ROLES if r != "o" or layout.o is not None
-    }
-    for layout in written:
-        for role in roles:
-            if role == "o" and layout.o is None:
-                continue
-            name = layout.role(role).parameter
-            names = next(group for group in owners.values() if name in group)
-            foreign = [other for other in names if other not in attention]
-            if foreign:
-                raise WriteError(
-                    f"{name!r} of layer {layout.name!r} is tied to {foreign[0]!r}, which is not attention",
-                    "untie it, or leave this layer out with layers=",
-                )
 
 
 def _advice(written: Sequence[AttentionLayout], spec: InitSpec) -> list[str]:
@@ -225,12 +196,12 @@ def _write(
     plan: Sequence[PlannedLayer], report: InitReport, parameters: dict[str, nn.Parameter], transaction: Transaction
 ) -> None:
     """Draw blocks on all cores and write them in order."""
-    claimed: dict[tuple[int, str, int], str] = {}
+    claimed: dict[tuple[Memory, str, int], str] = {}
     work: list[tuple[int, Job]] = []
     for index, layer in enumerate(plan):
         for job in layer.jobs:
             keys = {
-                (id(parameters[layer.layout.role(_role(r)).parameter]), r, layer.layout.role(_role(r)).starts[h])
+                (memory(parameters[layer.layout.role(_role(r)).parameter]), r, layer.layout.role(_role(r)).starts[h])
                 for r, h in job.blocks
             }
             if keys & set(claimed):
@@ -270,7 +241,7 @@ def _draw(layout: AttentionLayout, job: Job, parameters: dict[str, nn.Parameter]
         rows = layout.role(_role(role))
         weight = parameters[rows.parameter]
         view = block_view(weight, rows, _role(role), head)
-        values = rounded(torch.from_numpy(array), weight.dtype)
+        values = rounded(torch.from_numpy(array), weight.dtype, f"{rows.parameter}, role {role}, head {head}")
         if values.shape != view.shape:
             raise LayoutError(
                 f"the scheme gives a {tuple(values.shape)} block for {layout.name!r}, role {role}, head {head}; expected {tuple(view.shape)}",

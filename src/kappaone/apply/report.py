@@ -123,6 +123,10 @@ class InitReport:
     _model: weakref.ReferenceType[nn.Module] | None = field(default=None, repr=False)
     _stacked: bool = field(default=False, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the link to the model, which no file and no other process can hold."""
+        return {**self.__dict__, "_model": None}
+
     @property
     def blocks_set(self) -> int:
         """Number of blocks that were written."""
@@ -222,6 +226,15 @@ def changed_blocks(report: InitReport, parameters: Mapping[str, Tensor]) -> Iter
             for head, expected in enumerate(entry.fingerprints):
                 if fingerprint(block_view(weight, rows, _role(role), head)) != expected:
                     yield f"{entry.parameter}, role {role}, head {head}"
+
+
+def role_fingerprints(layout: AttentionLayout, role: Role, parameters: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Checksum of each block of one role as it is now; empty where the layout has no such role or no such weight."""
+    if (role == "o" and layout.o is None) or layout.role(role).parameter not in parameters:
+        return ()
+    rows = layout.role(role)
+    weight = parameters[rows.parameter]
+    return tuple(fingerprint(block_view(weight, rows, role, head)) for head in range(rows.heads))
 
 
 def stack(weight: Tensor, layout: AttentionLayout, role: Role) -> Tensor:

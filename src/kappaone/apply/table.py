@@ -25,7 +25,7 @@ def render(report: InitReport) -> str:
         note = f"condition numbers are not shown: {error.what}"
     stacked = all(entry.kappa_role for layer in report.layers for entry in layer.roles.values())
     buffer = io.StringIO()
-    console = Console(file=buffer, width=150, no_color=True, highlight=False)
+    console = Console(file=buffer, width=220, no_color=True, highlight=False)
     console.print(
         f"kappaone init: {report.scheme}, seed {report.seed}: {report.blocks_set} blocks set in "
         f"{sum(bool(layer.set_roles) for layer in report.layers)} of {len(report.layers)} layers, {report.seconds:.2f} s",

@@ -13,22 +13,28 @@ from types import TracebackType
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from kappaone.errors import WriteError
 
 FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-def rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
+def rounded(values: Tensor, dtype: torch.dtype, name: str = "a block") -> Tensor:
     """Float64 values in the parameter's dtype, by way of float32 unless the parameter is float64 itself.
 
     Raises:
-        WriteError: if a value is not finite, before or after rounding.
+        WriteError: if a value is not finite, before or after rounding, or if all of them round to zero.
     """
     out = values if dtype == torch.float64 else values.to(torch.float32).to(dtype)
     # A sum of squares is finite only if every value is; where it overflows the values themselves decide.
     if not math.isfinite(norm(out)) and not bool(torch.isfinite(out).all()):
-        raise WriteError(f"computed values are not finite in {dtype}", "lower scale= or gain=, or report this scheme")
+        raise WriteError(
+            f"{name}: computed values are not finite in {dtype}", "lower scale=, gain= or std=, or report this scheme"
+        )
+    if dtype != torch.float64 and not bool(out.any()) and bool(values.any()):
+        raise WriteError(f"{name}: all computed values round to zero in {dtype}", "raise scale=, gain= or std=")
     return out
 
 
@@ -128,6 +134,9 @@ def check_writable(name: str, parameter: nn.Parameter) -> None:
     """
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         raise WriteError(f"{name!r} has no shape yet (a lazy module)", "run one forward pass first, then init_")
+    fake = any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
+    if fake or isinstance(parameter, FakeTensor) or isinstance(parameter.data, FakeTensor):
+        raise WriteError(f"{name!r} is fake (FakeTensorMode): it has no memory to write to", "call init_ outside of it")
     if parameter.is_meta:
         raise WriteError(
             f"{name!r} is on the meta device and has no memory to write to",
@@ -147,6 +156,11 @@ def check_writable(name: str, parameter: nn.Parameter) -> None:
         raise WriteError(
             f"{name!r} is stored as {parameter.dtype}, which is quantised",
             f"initialise the model before quantising it, in one of {', '.join(str(d).removeprefix('torch.') for d in FLOATING)}",
+        )
+    if any(step == 0 and size > 1 for step, size in zip(parameter.stride(), parameter.shape, strict=True)):
+        raise WriteError(
+            f"{name!r} is expanded: several of its entries are one number in memory (strides {parameter.stride()})",
+            "replace it by a parameter of its own memory, nn.Parameter(weight.detach().clone())",
         )
     if parameter.is_inference():
         raise WriteError(
