@@ -126,7 +126,7 @@ def process(folder):
 
     def run(*arguments: str) -> Answer:
         child = spawn(list(arguments), folder)
-        out, err = child.communicate(timeout=120)
+        out, err = child.communicate(timeout=300)
         return Answer(child.returncode, out, err)
 
     return run
