@@ -147,3 +147,28 @@ def test_b_plus_is_no_bound():
     assert bounds == pytest.approx([bounds[0]] * 3, rel=1e-9)
     assert kappas[2] > 50 * kappas[0]
     assert kappas[2] > bounds[2]
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.3, 1e-9, 1e-40, 1e-200])
+def test_lambda_of_two_entries(ratio):
+    """One nonzero eigenvalue, (p1^2 + p2^2 with the sign) = 2 p1 p2 / (p1 + p2), in full relative accuracy."""
+    p = torch.tensor([1.0, ratio], dtype=F64) / (1.0 + ratio)
+    top, bottom = lambda_extremes(p[None])
+    expected = 2 * float(p[0]) * float(p[1]) / float(p.sum())
+    assert float(top) == pytest.approx(expected, rel=1e-14, abs=0.0)
+    assert float(bottom) == pytest.approx(expected, rel=1e-14, abs=0.0)
+
+
+def test_lambda_extremes_of_very_sharp_and_very_flat_rows():
+    """Entries from 1 down to what a double cannot hold, coincident ones, and differences of 1e-9: it settles."""
+    g = torch.Generator().manual_seed(7)
+    for sharpness in (1e-9, 30.0, 300.0, 3000.0):
+        P = torch.softmax(sharpness * torch.randn(40, 60, dtype=F64, generator=g), dim=1)
+        top, bottom = lambda_extremes(P)
+        p = P.sort(dim=1).values
+        several = (P > 0).sum(dim=1) > 1
+        assert bool(torch.isnan(top[~several]).all())
+        least = torch.where(P > 0, P, math.inf).amin(dim=1)
+        assert bool((top[several] <= p[several, -1]).all())
+        assert bool((top[several] >= p[several, -2] * (1 - 1e-15)).all())
+        assert bool((bottom[several] >= least[several] * (1 - 1e-15)).all())

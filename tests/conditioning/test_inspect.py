@@ -1,6 +1,9 @@
 import json
 import math
 import random
+import sys
+import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from torch import nn
 from kappaone.conditioning import ConditioningReport, inspect
 from kappaone.errors import LayoutError, MeasureError
 from kappaone.layouts import AttentionSpec, find_attention
+from kappaone.layouts.capture import record
 
 from .oracles import EPS, F64, causal_mask, jacrev_jacobian
 
@@ -276,3 +280,92 @@ def test_float64_model_agrees_with_its_single_precision_copy():
     single = inspect(model, example).layers[1].heads[0]
     double = inspect(model.to(F64), example).layers[1].heads[0]
     assert single.jacobian.condition_number == pytest.approx(double.jacobian.condition_number, rel=1e-3)
+
+
+class Eager(nn.Module):
+    """Attention by hand with an additive bias and a causal mask."""
+
+    kappaone_attention = AttentionSpec(heads=2, q="wq", k="wk", v="wv")
+
+    def __init__(self, slope, lowest=-math.inf):
+        super().__init__()
+        self.wq, self.wk, self.wv = (nn.Linear(8, 8) for _ in range(3))
+        self.slope, self.lowest = slope, lowest
+
+    def bias(self, n):
+        place = torch.arange(n)
+        bias = -self.slope * (place[:, None] - place[None, :]).abs().float()
+        return bias.masked_fill(place[:, None] < place[None, :], self.lowest)
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (2, 4)).transpose(1, 2) for p in (self.wq, self.wk, self.wv))
+        logits = q @ k.mT / 2.0 + self.bias(x.shape[1])
+        return (torch.softmax(logits, dim=-1) @ v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("lowest", [-math.inf, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("slope", [0.0, 1e-4, 0.5])
+def test_eager_rounding_is_no_mask_and_a_bias_is_kept(slope, lowest):
+    """Beside masked entries: rounding of the logits is exactly zero, ALiBi of the same order as the logits stays."""
+    torch.manual_seed(0)
+    model = Eager(slope, lowest)
+    x = torch.randn(1, 5, 8)
+    recorded = record(model, find_attention(model), x)[""]
+    finite = recorded.mask > -math.inf
+    assert torch.equal(finite[0, 0], torch.ones(5, 5).tril().bool())
+    expected = model.bias(5).masked_fill(~finite[0, 0], 0.0)
+    if slope == 0.0:
+        assert bool((recorded.mask[finite] == 0).all())
+    else:
+        torch.testing.assert_close(recorded.mask[0, 0].masked_fill(~finite[0, 0], 0.0), expected, atol=1e-6, rtol=0.0)
+    head = inspect(model, x).layers[0].heads[1]
+    parts = [(p.weight[4:], p.bias[4:]) for p in (model.wq, model.wk, model.wv)]
+    exact = recorded.mask[0, 1].double() if slope else causal_mask(5)
+    check_head(head, x[0].double(), [w for w, _ in parts], [b for _, b in parts], exact)
+
+
+def test_progress_is_told_and_may_end_the_measurement():
+    model, told = vit(), []
+    image = torch.randn(1, 3, 24, 24)
+    inspect(model, image, jacobian=False, progress=lambda *now: told.append(now))
+    assert [done for done, _, _ in told] == list(range(9))  # two layers' weights and 2 x 3 heads
+    assert {total for _, total, _ in told} == {8}
+    assert told[0][2] is None
+    assert all(left >= 0 for _, _, left in told[1:])
+    assert told[-1][2] == 0
+
+    def interrupt(done, _total, _left):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    threads, running = torch.get_num_threads(), threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        inspect(model, image, progress=interrupt)
+    assert torch.get_num_threads() == threads
+    assert threading.active_count() == running  # the workers have ended
+
+
+def test_without_the_bound_nothing_else_changes():
+    model, image = vit(), torch.randn(1, 3, 24, 24, generator=torch.Generator().manual_seed(1))
+    whole, less = inspect(model, image), inspect(model, image, bound=False)
+    assert all(head.bound is None for layer in less.layers for head in layer.heads)
+    stripped = [replace(head, bound=None) for layer in whole.layers for head in layer.heads]
+    assert [h.to_dict() for h in stripped] == [h.to_dict() for layer in less.layers for h in layer.heads]
+    assert "heuristic" in str(whole)
+    assert "heuristic" not in str(less)
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    model, image = vit(), torch.randn(1, 3, 24, 24, generator=torch.Generator().manual_seed(1))
+    threads, found = torch.get_num_threads(), []
+    recorded = record(model, find_attention(model), image)
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            with pytest.MonkeyPatch.context() as patch:
+                # The forward pass is the model's own business.
+                patch.setattr(sys.modules["kappaone.conditioning.inspect"], "record", lambda *_: recorded)
+                found.append(inspect(model, image).to_json())
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1]

@@ -21,6 +21,10 @@ from kappaone.errors import MeasureError
 from kappaone.linalg.spectra import Spectrum, spectrum
 
 WHY_INFINITE = "every block of Lambda(P) maps the all-ones vector to zero, so kappa(Lambda(P)) is infinite"
+# The iteration for the eigenvalues of Lambda(P): convergence is quadratic, so after a step of 1e-11 nothing is left.
+SETTLED = 1e-11
+STEPS = 100  # about 5 are taken
+TINIEST = 1e-300  # quotients of two entries must stay inside double precision
 HEURISTIC = "a heuristic, not a bound: kappa(J) can exceed it"
 
 
@@ -92,11 +96,12 @@ def lambda_extremes(P: Tensor) -> tuple[Tensor, Tensor]:
     """Largest and smallest nonzero eigenvalue of diag(p) - p p^T for each row p of P.
 
     The nonzero eigenvalues are the roots of sum_j p_j / (p_j - lambda) = 0, one between each two neighbours among the
-    sorted entries (a rank-one update of a diagonal matrix). The outermost two are found by bisection, which keeps
+    sorted entries (a rank-one update of a diagonal matrix). Only the outermost two are computed, all rows at once, with
     relative accuracy where a dense eigensolver would lose everything below eps.
 
     Args:
-        P: (N, M), rows sum to 1, entries >= 0; zero entries (masked keys) add only zero eigenvalues.
+        P: (N, M), rows sum to 1, entries >= 0; zero entries (masked keys) add only zero eigenvalues, entries below
+            1e-300 count as 1e-300.
 
     Returns:
         Two (N,) tensors, NaN for rows with a single nonzero entry, whose block is zero.
@@ -107,38 +112,66 @@ def lambda_extremes(P: Tensor) -> tuple[Tensor, Tensor]:
         (0.25, 0.25)
     """
     p = float64(P).sort(dim=1).values  # ascending, zeros first
+    p = torch.where(p > 0, p.clamp_min(TINIEST), 0.0)
     N, M = p.shape
     count = (p > 0).sum(dim=1)
     several = count >= 2
-    nan = torch.full((N,), math.nan, dtype=p.dtype, device=p.device)
-    if M < 2 or not bool(several.any()):
-        return nan, nan.clone()
-    rows = torch.arange(N, device=p.device)
-    first = (M - count).clamp_max(M - 2)  # index of the smallest nonzero entry
+    top, bottom = p.new_full((2, N), math.nan)
+    if not bool(several.any()):
+        return top, bottom
+    p, first = p[several], (M - count[several])[:, None]  # index of the smallest nonzero entry
+    low, second = p.gather(1, first), p.gather(1, first + 1)
+    above = torch.arange(M, device=p.device) > first
+    t, _ = _outer_root(low, torch.where(above, p, 0.0), torch.where(above, p - second, 0.0), second - low)
+    bottom[several] = (low + t * (second - low))[:, 0]
+    high, next_ = p[:, -1:], p[:, -2:-1]
+    _, u = _outer_root(high, p[:, :-1], next_ - p[:, :-1], high - next_)
+    top[several] = (next_ + u * (high - next_))[:, 0]  # from the lower end: the root may be close to it
+    return top, bottom
 
-    def root(low: Tensor, high: Tensor, from_high: bool) -> Tensor:
-        # lambda = low + t (high - low), t by bisection in (0, 1); f rises from -inf to inf. Differences to the near
-        # end are formed from t itself, without cancellation, so t may be as small as 2^-200.
-        gap = high - low
-        anchor = high if from_high else low
-        t_low, t_high = torch.zeros_like(gap), torch.ones_like(gap)
-        for _ in range(200):
-            t = 0.5 * (t_low + t_high)
-            offset = -t * gap if from_high else t * gap  # lambda - anchor
-            difference = (p - anchor[:, None]) - offset[:, None]
-            terms = torch.where(p > 0, p / difference, 0.0)
-            terms = torch.where(torch.isfinite(terms), terms, 0.0)
-            f = terms.sum(dim=1)
-            # f rises with lambda; counted from the high end lambda falls with t.
-            too_far = (f < 0) if from_high else (f > 0)
-            t_high = torch.where(too_far, t, t_high)
-            t_low = torch.where(too_far, t_low, t)
-        t = 0.5 * (t_low + t_high)
-        return anchor - t * gap if from_high else anchor + t * gap
 
-    top = root(p[:, M - 2], p[:, M - 1], True)
-    bottom = root(p[rows, first], p[rows, first + 1], False)
-    return torch.where(several, top, nan), torch.where(several, bottom, nan)
+def _outer_root(outer: Tensor, others: Tensor, beyond: Tensor, gap: Tensor) -> tuple[Tensor, Tensor]:
+    """The root between an outermost pole and its neighbour, as fractions of the gap from one and from the other.
+
+    With t the distance from the outermost pole and u = 1 - t that from its neighbour, in gaps, and E_j the distance of
+    pole j beyond the neighbour, the equation is outer / t = sum_j p_j / (E_j + u). Each step replaces the right side
+    by r + s / u with its value and slope at the last u and solves the quadratic: the classic iteration for such
+    equations (Bunch, Nielsen, Sorensen 1978), exact where two poles decide, otherwise quadratic. r, s, t and u are
+    sums, products and quotients of numbers >= 0, so nothing cancels however small they are.
+
+    Args:
+        outer: (n, 1) weight of the outermost pole.
+        others: (n, m) weights of the other poles, 0 for none.
+        beyond: (n, m) distance of each other pole from the neighbour, >= 0, and 0 for the neighbour.
+        gap: (n, 1) distance of the outermost two poles; 0 where they coincide.
+
+    Returns:
+        t and u, each (n, 1).
+    """
+    unit = gap.clamp_min(1e-310)  # where two poles coincide all others are infinitely far away, in gaps
+    # The weights' common factor is free; the nearest pole's weight sets it, so that squares do not underflow.
+    size = torch.maximum(outer, torch.where(beyond == 0, others, 0.0).amax(dim=1, keepdim=True))
+    a, w, E = outer / size, others / size, (beyond / unit).clamp_max(1e300)
+    t = u = torch.full_like(outer, 0.5)
+    for _ in range(STEPS):
+        ratio = w / (E + u)
+        r = (ratio * (E / (E + u))).sum(dim=1, keepdim=True)
+        s = (ratio * (u / (E + u)) * u).sum(dim=1, keepdim=True)
+        root = ((a - r).square() + s * (2 * (a + r) + s)).sqrt()
+        both = a + r + s + root
+        # root - (a - r) without cancellation where a > r.
+        rest = torch.where(a > r, s * (2 * (a + r) + s) / (root + (a - r).abs()), root + (r - a)) + s
+        t_next, u_next = 2 * a / both, rest / both
+        done = bool(((t_next - t).abs() <= SETTLED * t_next).all() and ((u_next - u).abs() <= SETTLED * u_next).all())
+        t, u = t_next, u_next
+        if done:
+            break
+    else:
+        raise MeasureError(
+            f"the extreme eigenvalues of diag(p) - p p^T did not settle in {STEPS} steps",
+            "report the row of probabilities with which this happens",
+        )
+    return t, u
 
 
 def kappa_plus_lambda(P: Tensor) -> float:
@@ -189,25 +222,33 @@ def attention_bound(J: AttentionJacobian, W_Q: Tensor, W_K: Tensor, W_V: Tensor)
     """
     X_q = kappa_plus(J.X_q, J.data_eps)
     X_kv = X_q if J.X_kv is J.X_q else kappa_plus(J.X_kv, J.data_eps)
-    return bound_from_parts(J, (spectrum(W_Q), spectrum(W_K), spectrum(W_V)), spectrum(J.P), X_q, X_kv)
+    weights = spectrum(W_Q), spectrum(W_K), spectrum(W_V)
+    return bound_from_parts((J.X_q, J.X_kv), (X_q, X_kv), weights, spectrum(J.P), kappa_plus_lambda(J.P))
 
 
 def bound_from_parts(
-    J: AttentionJacobian,
+    tokens: tuple[Tensor, Tensor],
+    ranks: tuple[tuple[float, int], tuple[float, int]],
     weights: tuple[Spectrum, Spectrum, Spectrum],
     P: Spectrum,
-    X_q: tuple[float, int],
-    X_kv: tuple[float, int],
+    L: float,
 ) -> AttentionBound:
-    """`attention_bound` from spectra of (W_Q, W_K, W_V) and P, and kappa+ and rank of the tokens, measured before."""
-    (q, k, v), (X, rank), (Y, rank_kv) = weights, X_q, X_kv
-    L = kappa_plus_lambda(J.P)
+    """`attention_bound` from parts measured before.
+
+    Args:
+        tokens: those that the queries read and those that keys and values read; one tensor in self-attention.
+        ranks: kappa+ and rank of each (`kappa_plus`).
+        weights: spectra of W_Q, W_K and W_V.
+        P: spectrum of the probabilities.
+        L: kappa+ of Lambda(P) (`kappa_plus_lambda`).
+    """
+    (q, k, v), ((X, rank), (Y, rank_kv)) = weights, ranks
     both = q.condition_number + k.condition_number
     logits_term = X * Y**2 * L * v.condition_number * both
     value_term = Y * P.condition_number
     total = logits_term + value_term
     a, b = logits_term / total, value_term / total
-    same = J.X_kv is J.X_q
+    same = tokens[0] is tokens[1]
     shares = {
         "X": 3 * a + b if same else a,
         "X_kv": 0.0 if same else 2 * a + b,
@@ -225,8 +266,8 @@ def bound_from_parts(
     }
     whole = sum(logs.values())
     statuses = {
-        "X": "ok" if rank == min(J.X_q.shape) else f"rank {rank} of {min(J.X_q.shape)}: kappa+",
-        "X_kv": "ok" if rank_kv == min(J.X_kv.shape) else f"rank {rank_kv} of {min(J.X_kv.shape)}: kappa+",
+        "X": "ok" if rank == min(tokens[0].shape) else f"rank {rank} of {min(tokens[0].shape)}: kappa+",
+        "X_kv": "ok" if rank_kv == min(tokens[1].shape) else f"rank {rank_kv} of {min(tokens[1].shape)}: kappa+",
         "P": P.status,
         "Lambda": "singular: kappa+" if L == L else "zero",
         "W_Q": q.status,

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from kappaone.conditioning.activity import attention_activity
-from kappaone.conditioning.bound import bound_from_parts, kappa_plus
+from kappaone.conditioning.bound import bound_from_parts, kappa_plus, kappa_plus_lambda
 from kappaone.conditioning.extremes import JacobianCondition, condition_number
 from kappaone.conditioning.jacobian import AttentionJacobian, float64
 from kappaone.conditioning.report import ConditioningReport, HeadCondition, LayerCondition
@@ -24,6 +27,7 @@ from kappaone.layouts.capture import Recorded, record
 from kappaone.layouts.find import require
 from kappaone.layouts.layout import QKV
 from kappaone.linalg.spectra import spectrum
+from kappaone.linalg.workers import ordered
 
 # Facts under which the closed form of J is not that of softmax(scale X W_Q W_K^T X^T) X W_V.
 UNSUPPORTED = {
@@ -34,6 +38,9 @@ UNSUPPORTED = {
 }
 
 
+Tell = Callable[[int, int, "float | None"], None]
+
+
 def inspect(
     model: nn.Module,
     example: Any = None,
@@ -42,6 +49,8 @@ def inspect(
     jacobian: bool = True,
     max_jacobian_rows: int = 4096,
     sample: int = 0,
+    bound: bool = True,
+    progress: Tell | None = None,
 ) -> ConditioningReport:
     """Measure the conditioning of every attention layer of a model.
 
@@ -58,9 +67,12 @@ def inspect(
         model: any module with attention that `find_attention` knows or that `layouts` describes.
         example: an input as the model takes it: tensor, tuple of positional or dict of keyword inputs; or None.
         layouts: layouts or specs. If all are layouts, only these layers are measured.
-        jacobian: whether to compute kappa(J): seconds a head at 3,200 rows.
+        jacobian: whether to compute kappa(J): up to a few seconds a head at 3,200 rows.
         max_jacobian_rows: above so many rows (tokens times value_dim) kappa(J) has status "too_large".
         sample: index into the batch.
+        bound: whether to compute the parts of Theorem 3.1's bound.
+        progress: called with (parts done, parts in all, seconds left or None) at the start and after each part: the
+            weights of a layer, or a head on the example. An exception in it ends the measurement.
 
     Returns:
         The report; prints as a table, has `to_dict` and `to_json`.
@@ -81,28 +93,71 @@ def inspect(
     if layouts and all(isinstance(item, AttentionLayout) for item in layouts):
         names = {item.name for item in layouts if isinstance(item, AttentionLayout)}
         chosen, notes = [item for item in chosen if item.name in names], []
-    spectra = {layout.name: weight_spectra(model, layout) for layout in chosen}
     recorded: dict[str, Recorded] = {}
     failed: dict[str, str] = {}
     if example is not None:
         with _random_states_kept():
             recorded, failed = _record(model, chosen, example)
         notes.append("dropout was off while measuring; kappa(J) is of single query heads, before the output projection")
-        notes.append("B is infinite because every block of Lambda(P) is singular; B+ is a heuristic, not a bound")
-    layers = []
+        if bound:
+            notes.append("B is infinite because every block of Lambda(P) is singular; B+ is a heuristic, not a bound")
+    data: dict[str, _Seen] = {}
+    layer_notes: dict[str, list[str]] = {}
     for layout in chosen:
-        heads: tuple[HeadCondition, ...] = ()
-        layer_notes: list[str] = []
-        if layout.name in recorded:
-            heads, layer_notes = _heads(
-                model, layout, recorded[layout.name], spectra[layout.name], jacobian, max_jacobian_rows, sample
-            )
+        name = layout.name
+        if name in recorded:
+            data[name], layer_notes[name] = _seen(model, layout, recorded[name], sample)
         elif example is not None:
-            layer_notes = [failed.get(layout.name, "the example does not reach this layer")]
-        layers.append(LayerCondition(layout.name, layout.kind, spectra[layout.name], heads, tuple(layer_notes)))
+            layer_notes[name] = [failed.get(name, "the example does not reach this layer")]
+    layers = _layers(model, chosen, data, layer_notes, partial(_head, jacobian, bound, max_jacobian_rows), progress)
     described = None if example is None else f"sample {sample} of the example"
     inner = next(module for _, module in named_modules(model))
-    return ConditioningReport(tuple(layers), type(inner).__name__, described, tuple(notes))
+    return ConditioningReport(layers, type(inner).__name__, described, tuple(notes))
+
+
+def _layers(
+    model: nn.Module,
+    layouts: Sequence[AttentionLayout],
+    data: dict[str, _Seen],
+    notes: dict[str, list[str]],
+    measure: Callable[[AttentionLayout, _Seen, int], _Measured],
+    progress: Tell | None,
+) -> tuple[LayerCondition, ...]:
+    """Weights and heads of all layers, each on one thread, several at a time.
+
+    That is quicker than several threads for each, and the bits are the same for any number of threads.
+    """
+    tasks: list[Callable[[], WeightSpectra | _Measured]] = []
+    for layout in layouts:
+        tasks.append(partial(weight_spectra, model, layout))
+        if layout.name in data:
+            tasks += [partial(measure, layout, data[layout.name], head) for head in range(layout.heads)]
+    begun, done = time.monotonic(), 0
+    if progress is not None:
+        progress(0, len(tasks), None)
+    layers = []
+    # A generator, though declared as an iterator: closed here, its workers have ended when an interrupt passes on.
+    with closing(cast("Generator[WeightSpectra | _Measured, None, None]", ordered(tasks))) as results:
+
+        def take() -> WeightSpectra | _Measured:
+            nonlocal done
+            result = next(results)
+            done += 1
+            if progress is not None:
+                progress(done, len(tasks), (time.monotonic() - begun) / done * (len(tasks) - done))
+            return result
+
+        for layout in layouts:
+            weights = take()
+            assert isinstance(weights, WeightSpectra)
+            heads = []
+            for _ in range(layout.heads if layout.name in data else 0):
+                measured = take()
+                assert isinstance(measured, _Measured)
+                heads.append(_with_bound(measured, data[layout.name], weights))
+            found = tuple(notes.get(layout.name, []))
+            layers.append(LayerCondition(layout.name, layout.kind, weights, tuple(heads), found))
+    return tuple(layers)
 
 
 def _record(
@@ -125,15 +180,39 @@ def _record(
     return recorded, failed
 
 
-def _heads(
-    model: nn.Module,
-    layout: AttentionLayout,
-    rec: Recorded,
-    weights: WeightSpectra,
-    jacobian: bool,
-    max_rows: int,
-    sample: int,
-) -> tuple[tuple[HeadCondition, ...], list[str]]:
+@dataclass(frozen=True)
+class _Seen:
+    """What the heads of one layer have in common: the sample's tokens, q, k, v and mask, padding left out.
+
+    Attributes:
+        X_q: tokens that the queries read.
+        X_kv: tokens that keys and values read; X_q itself in self-attention.
+        q: (heads, N, d).
+        k: (kv_heads, M, d).
+        v: (kv_heads, M, d_v).
+        mask: (heads, N, M), additive, or None.
+        scale: the factor on q.k.
+        data_eps: relative precision of the tokens.
+        rank_q: kappa and rank of X_q.
+        rank_kv: kappa and rank of X_kv.
+        reason: why J and the bound have no closed form here; empty if they have.
+    """
+
+    X_q: Tensor
+    X_kv: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+    scale: float
+    data_eps: float
+    rank_q: tuple[float, int]
+    rank_kv: tuple[float, int]
+    reason: str
+
+
+def _seen(model: nn.Module, layout: AttentionLayout, rec: Recorded, sample: int) -> tuple[_Seen, list[str]]:
+    """The sample's data in float64, and what a reader must know about this layer."""
     batch = len(rec.q)
     if not -batch <= sample < batch:
         raise MeasureError(
@@ -151,7 +230,7 @@ def _heads(
     mask = None
     shape = (batch, layout.heads, q.shape[-2], k.shape[-2])
     if rec.mask is not None:
-        mask = _without_rounding(rec.mask.broadcast_to(shape)[sample], q, k, rec.scale)
+        mask = rec.mask.broadcast_to(shape)[sample]
         seen = (mask > -torch.inf).any(dim=1).any(dim=0)
         if not bool(seen.all()):
             # Padding: no query may look at these tokens. In self-attention they are no queries of interest either.
@@ -167,48 +246,45 @@ def _heads(
             same = False
     eps = torch.finfo(rec.tokens.dtype).eps
     data_eps = eps if eps <= torch.finfo(torch.float32).eps else torch.finfo(torch.float64).eps
-    rank_q = kappa_plus(X_q, data_eps)
-    rank_kv = rank_q if same else kappa_plus(X_kv, data_eps)
-    heads = []
-    for head in range(layout.heads):
-        kv = layout.kv_head(head)
-        head_mask = None if mask is None else mask[head]
-        J = AttentionJacobian.from_heads(
-            X_q,
-            X_q if same else X_kv,
-            q[head],
-            k[kv],
-            v[kv],
-            scale=rec.scale,
-            mask=head_mask,
-            data_eps=data_eps,
-        )
-        P = spectrum(J.P)
-        blocks = tuple(weights.roles[role].heads[head if role == "q" else kv] for role in ("q", "k", "v"))
-        bound = None
-        if not reason and J.is_finite():
-            bound = bound_from_parts(J, (blocks[0], blocks[1], blocks[2]), P, rank_q, rank_kv)
-        condition = None
-        if jacobian and reason:
-            condition = JacobianCondition("not_supported", J.rows, J.columns, note=reason)
-        elif jacobian:
-            condition = condition_number(J, max_rows=max_rows)
-        activity = attention_activity(q[head], k[kv], scale=rec.scale, mask=head_mask)
-        heads.append(HeadCondition(head, kv, activity, *rank_q, P, bound, condition))
     if reason:
         notes.append(f"kappa(J) and the bound are not supported here: {reason}")
-    return tuple(heads), notes
+    rank_q = kappa_plus(X_q, data_eps)
+    rank_kv = rank_q if same else kappa_plus(X_kv, data_eps)
+    X_kv = X_q if same else X_kv
+    return _Seen(X_q, X_kv, q, k, v, mask, rec.scale, data_eps, rank_q, rank_kv, reason), notes
 
 
-def _without_rounding(mask: Tensor, q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """The mask with 0 for its finite entries if all of these are no more than rounding of the logits.
+@dataclass(frozen=True)
+class _Measured:
+    """A head but for the bound, which needs the weights' spectra, with the bound's costly part (None: no bound)."""
 
-    An eager layer's mask is what its logits have beyond scale q k^T: exact where masked, rounding elsewhere.
-    """
-    finite = mask > -torch.inf
-    size = scale * float(torch.linalg.vector_norm(q, dim=-1).max() * torch.linalg.vector_norm(k, dim=-1).max())
-    small = bool((mask[finite].abs() <= 16 * torch.finfo(mask.dtype).eps * size).all())
-    return torch.where(finite, torch.zeros_like(mask), mask) if small else mask
+    head: HeadCondition
+    kappa_plus_Lambda: float | None
+
+
+def _head(jacobian: bool, bound: bool, max_rows: int, layout: AttentionLayout, seen: _Seen, head: int) -> _Measured:
+    kv = layout.kv_head(head)
+    q, k, v = seen.q[head], seen.k[kv], seen.v[kv]
+    mask = None if seen.mask is None else seen.mask[head]
+    J = AttentionJacobian.from_heads(seen.X_q, seen.X_kv, q, k, v, scale=seen.scale, mask=mask, data_eps=seen.data_eps)
+    condition = None
+    if jacobian and seen.reason:
+        condition = JacobianCondition("not_supported", J.rows, J.columns, note=seen.reason)
+    elif jacobian:
+        condition = condition_number(J, max_rows=max_rows)
+    activity = attention_activity(q, k, scale=seen.scale, mask=mask)
+    found = HeadCondition(head, kv, activity, *seen.rank_q, spectrum(J.P), None, condition)
+    bounded = bound and not seen.reason and J.is_finite()
+    return _Measured(found, kappa_plus_lambda(J.P) if bounded else None)
+
+
+def _with_bound(measured: _Measured, seen: _Seen, weights: WeightSpectra) -> HeadCondition:
+    head, L = measured.head, measured.kappa_plus_Lambda
+    if L is None:
+        return head
+    q, k, v = (weights.roles[role].heads[head.head if role == "q" else head.kv_head] for role in QKV)
+    tokens, ranks = (seen.X_q, seen.X_kv), (seen.rank_q, seen.rank_kv)
+    return replace(head, bound=bound_from_parts(tokens, ranks, (q, k, v), head.probabilities, L))
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

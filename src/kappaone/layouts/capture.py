@@ -178,10 +178,15 @@ def _recorded(model: nn.Module, layout: AttentionLayout, heard: Heard) -> Record
     logits = heard.softmax.detach()
     keys = k.repeat_interleave(layout.heads // layout.kv_heads, 1)
     extra = (logits.double() - scale * q.double() @ keys.double().mT).to(logits.dtype)
-    # Finite differences below rounding are rounding, and anything near the dtype's minimum is a mask.
+    # Anything near the dtype's minimum is a mask. What is finite is an additive bias (ALiBi, relative positions), or no
+    # more than the rounding of q, k and their product: then it is none.
     extra = extra.masked_fill(extra < torch.finfo(logits.dtype).min / 4, float("-inf"))
-    small = 1e-4 * max(1.0, float(logits[logits > torch.finfo(logits.dtype).min / 4].abs().max()))
-    quiet = bool((extra.abs() < small).all())
+    finite = extra > float("-inf")
+    norms = [float(torch.linalg.vector_norm(t.double(), dim=-1).max()) for t in (q, k)]
+    noise = max(16.0, q.shape[-1] ** 0.5) * torch.finfo(logits.dtype).eps * abs(scale) * norms[0] * norms[1]
+    if bool((extra[finite].abs() <= noise).all()):
+        extra = torch.zeros_like(extra).masked_fill(~finite, float("-inf"))
+    quiet = bool((extra == 0).all())
     return Recorded(tokens, tokens, q, k, v, None if quiet else extra, scale, heard.args, kwargs, heard.calls)
 
 

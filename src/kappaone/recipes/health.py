@@ -44,7 +44,7 @@ def attention_metrics(
     notes: list[str] = []
     for index in range(len(probe)):
         report: ConditioningReport = inspect(
-            model, probe[index : index + 1].to(device), jacobian=index < jacobian_examples
+            model, probe[index : index + 1].to(device), jacobian=index < jacobian_examples, bound=False
         )
         heads += [head for layer in report.layers for head in layer.heads]
         notes += [f"{layer.name}: {note}" for layer in report.layers if not layer.heads for note in layer.notes]
