@@ -177,12 +177,12 @@ def test_random_state_stays_and_results_repeat(monkeypatch):
 
 
 @pytest.mark.slow
-def test_vit_b32_size_against_lanczos():
-    """N = 50, D = 768, d = 64 (3,200 rows): ARPACK on the inverse of the dense Gram matrix, refined by |J^T u|."""
+def test_many_rows_against_lanczos():
+    """N = 80, D = 768, d = 40 (3,200 rows): ARPACK on the inverse of the dense Gram matrix, refined by |J^T u|."""
     linalg = pytest.importorskip("scipy.sparse.linalg")
     import scipy.linalg
 
-    X, _, weights, _ = problem(50, 768, 64, std=0.02, norm="plain")
+    X, _, weights, _ = problem(80, 768, 40, std=0.02, norm="plain")
     J = AttentionJacobian.from_weights(X, *weights)
     result = condition_number(J)
     assert (result.status, result.method) == ("ok", "gram")
@@ -196,3 +196,43 @@ def test_vit_b32_size_against_lanczos():
     bottom = linalg.eigsh(inverse, k=1, which="LM", return_eigenvectors=False, v0=factor[0] * 0 + 1.0)[0] ** -0.5
     kappa = top / bottom
     assert abs(result.condition_number / kappa - 1) < 50 * math.sqrt(3200) * EPS * kappa
+
+
+@pytest.mark.parametrize("std", [0.5, 0.05])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [{"N": 6, "D": 10, "d": 6}, {"N": 5, "D": 9, "d": 3, "d_v": 8, "biased": True}])
+def test_as_many_value_dimensions_as_keys(monkeypatch, shape, causal, std):
+    """sigma_min(J) = sigma_min(P X): against the automatic Jacobian."""
+    monkeypatch.setattr(extremes, "DENSE_ROWS", 4)
+    J, dense = make({**shape, "std": std}, mask=causal_mask(shape["N"]) if causal else None)
+    result = condition_number(J)
+    assert (result.status, result.method) == ("ok", "product")
+    check(result, dense)
+
+
+def test_as_many_value_dimensions_as_keys_in_cross_attention(monkeypatch):
+    monkeypatch.setattr(extremes, "DENSE_ROWS", 4)
+    J, dense = make({"N": 5, "D": 10, "d": 3, "d_v": 7, "M": 7, "D_kv": 8})
+    result = condition_number(J)
+    assert (result.status, result.method) == ("ok", "product")
+    check(result, dense)
+
+
+def test_one_value_dimension_fewer_is_not_enough(monkeypatch):
+    """With d_v = M - 1 the smallest singular value lies above that of P X, and the method must not be used."""
+    J, dense = make({"N": 6, "D": 10, "d": 5, "std": 0.5})
+    below = float(torch.linalg.svdvals(J.P @ J.X_kv)[-1])
+    assert float(torch.linalg.svdvals(dense)[-1]) > 1.001 * below
+    monkeypatch.setattr(extremes, "DENSE_ROWS", 4)
+    result = condition_number(J)
+    assert result.method == "gram"
+    check(result, dense)
+
+
+@pytest.mark.slow
+def test_the_product_agrees_with_the_triangular_factor_at_vit_b32_size():
+    X, _, weights, _ = problem(50, 768, 64, std=0.02, norm="plain")
+    J = AttentionJacobian.from_weights(X, *weights)
+    result, other = condition_number(J), extremes._by_factor(J.reduced(), J.columns, "")
+    assert (result.method, other.method) == ("product", "qr")
+    assert abs(result.condition_number / other.condition_number - 1) < 1000 * EPS * result.condition_number

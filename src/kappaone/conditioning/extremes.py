@@ -1,7 +1,12 @@
 """kappa(J), exactly for moderate sizes: both ends of the attention Jacobian's spectrum, with an error estimate.
 
-Three methods, chosen by size and checked by residuals:
+Four methods, chosen by shape and size and checked by residuals:
 
+* "product": with as many value dimensions as keys, d_v >= M, and full row rank, sigma_min(J) = sigma_min(P X_kv): an
+  SVD of a tokens x tokens matrix. For J J^T = (P X_kv X_kv^T P^T) (x) I + (parts from W_Q and W_K, which are positive
+  semidefinite) gives sigma_min(J) >= sigma_min(P X_kv); and some a != 0 has V a constant over the M keys, so that
+  L_i V a = 0, M_i^T a = 0 and B_i^T a = 0 for every query i: at u (x) a, u the last left singular vector of P X_kv,
+  nothing but the first part is left, and the two are equal.
 * "gram": the structured Gram matrix G = J J^T gives, by Cholesky, a preconditioner for its small end; block iteration
   (locally optimal, preconditioned) finds the vectors of both ends, and every Rayleigh-Ritz step is a small SVD of
   J^T U, every residual a product with J. So the error is O(kappa u), u the unit roundoff, where eigenvalues of G would
@@ -32,6 +37,8 @@ from kappaone.linalg.spectra import singular_values
 
 JacobianStatus = Literal["ok", "rank_deficient", "bounded", "zero_operator", "too_large", "not_supported", "nonfinite"]
 
+Method = Literal["product", "gram", "qr", "dense", "none"]
+
 UNIT = torch.finfo(torch.float64).eps / 2
 DENSE_ROWS = 384  # below, LAPACK on the dense J takes a fraction of a second
 DENSE_DEFICIENT = 2048  # rows up to which all singular values are computed (half a minute on one core)
@@ -57,7 +64,7 @@ class JacobianCondition:
         numerical_rank: singular values above max(shape) eps sigma_1 of the reduced J; an upper limit where `method`
             is "qr" and the status "bounded".
         relative_error: estimated relative error of kappa, from residuals and kappa times the unit roundoff; or NaN.
-        method: "gram", "qr", "dense" or "none".
+        method: "product", "gram", "qr", "dense" or "none".
         note: what else a reader must know.
     """
 
@@ -70,7 +77,7 @@ class JacobianCondition:
     generic_rank: int = 0
     numerical_rank: int = 0
     relative_error: float = _NAN
-    method: Literal["gram", "qr", "dense", "none"] = "none"
+    method: Method = "none"
     note: str = ""
 
     def kappa_text(self) -> str:
@@ -116,6 +123,10 @@ def condition_number(J: AttentionJacobian, *, max_rows: int = 4096) -> JacobianC
         return JacobianCondition("zero_operator", rows, columns, sigma_max=0.0, sigma_min=0.0, note="J is zero")
     rank = generic_rank(reduced)
     note = ""
+    if rows > DENSE_ROWS and rank == rows and J.v.shape[1] >= J.v.shape[0]:
+        found = _by_product(reduced, columns)
+        if found is not None:
+            return found
     if rows > DENSE_ROWS and rank == rows:
         found = _by_gram(reduced, columns)
         if found is not None:
@@ -146,7 +157,12 @@ def _row_norms_squared(J: AttentionJacobian) -> Tensor:
 
 
 def _by_dense(J: AttentionJacobian, columns: int, rank: int, note: str) -> JacobianCondition:
-    values = singular_values(J.to_dense())
+    dense = J.to_dense()
+    if (
+        dense.shape[1] > 1.2 * dense.shape[0]
+    ):  # the triangular factor of J^T has the same values, in a third of the time
+        dense = torch.linalg.qr(dense.mT, mode="r").R
+    values = singular_values(dense)
     if len(values) < J.rows:  # fewer weights than outputs, after the reduction
         values = torch.cat([values, values.new_zeros(J.rows - len(values))])
     top = float(values[0])
@@ -179,6 +195,21 @@ def _by_dense(J: AttentionJacobian, columns: int, rank: int, note: str) -> Jacob
     return JacobianCondition(
         status, J.rows, columns, kappa, top, float(values[rank - 1]), rank, measured, error, "dense", note
     )
+
+
+def _by_product(J: AttentionJacobian, columns: int) -> JacobianCondition | None:
+    """Both ends for d_v >= M and full row rank, or None where sigma_min is lost in rounding.
+
+    The SVD of P X_kv errs by a few u sigma_max(P X_kv), and so does forming the product: kappa u relatively, as
+    everywhere here.
+    """
+    values = singular_values(J.P @ J.X_kv)
+    top = _top(J)
+    sigma = float(values[-1])
+    if len(values) < J.P.shape[0] or sigma <= 2 * max(J.shape) * UNIT * top.sigma:
+        return None
+    error = 4 * math.sqrt(len(values)) * UNIT * float(values[0]) / sigma
+    return _result(J, columns, top, _End(sigma, error), "product", "")
 
 
 def _by_gram(J: AttentionJacobian, columns: int) -> JacobianCondition | None:
@@ -237,7 +268,7 @@ def _by_factor(J: AttentionJacobian, columns: int, note: str) -> JacobianConditi
 
 
 def _result(
-    J: AttentionJacobian, columns: int, top: _End, bottom: _End, method: Literal["gram", "qr"], note: str
+    J: AttentionJacobian, columns: int, top: _End, bottom: _End, method: Method, note: str
 ) -> JacobianCondition | None:
     if not bottom.sigma > 0:
         return None
@@ -275,7 +306,7 @@ class _End:
     relative_error: float  # of sigma, from the residual
 
 
-def _top(J: AttentionJacobian, gram: Tensor) -> _End:
+def _top(J: AttentionJacobian, gram: Tensor | None = None) -> _End:
     """Largest singular value, to about 1e-13.
 
     Near-uniform attention makes the d_v largest singular values nearly equal (P X (x) I has them d_v-fold), so a
@@ -287,6 +318,7 @@ def _top(J: AttentionJacobian, gram: Tensor) -> _End:
         found = _iterate(J.rmatvec, J.matvec, _start(J, width), None, goal=1e-13, limit=limit)
         if found.relative_error <= 1e-13:
             return found
+    gram = J.gram() if gram is None else gram
     return _End(math.sqrt(float(torch.linalg.eigvalsh(gram)[-1])), 4 * math.sqrt(J.rows) * UNIT)
 
 
