@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kappaone.cli.initialise import Data, Json, Model
 
@@ -45,7 +50,12 @@ def inspect(
     if chosen is not None:
         every = find_attention(found.model, on_refused="skip")
         picked = [every[i] for i in sorted(chosen.chosen(len(every)))]
-    report = measure(found.model, example, layouts=picked, jacobian=jacobian, max_jacobian_rows=max_rows)
+    with _bar() as tell:
+        report = measure(
+            found.model, example, layouts=picked, jacobian=jacobian, max_jacobian_rows=max_rows, progress=tell
+        )
+    if report.example is not None:
+        report = replace(report, example=f"{words}: sample 0")
     if html is not None:
         from kappaone.reports import report as page
 
@@ -57,6 +67,27 @@ def inspect(
         typer.echo(str(report))
         if html is not None:
             typer.echo(f"page: {html.resolve()}")
+
+
+@contextmanager
+def _bar(console: Console | None = None) -> Iterator[Callable[[int, int, float | None], None] | None]:
+    """A bar over layers and heads with the time left, on stderr; None, and not a character, where that is no terminal."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("layers and heads"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
+    # transient: the bar leaves no trace before the table, nor before the line that says "interrupted".
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("inspect", total=None)
+        yield lambda done, total, _left: shown.update(task, completed=done, total=total)
 
 
 def _layers(text: str) -> str:

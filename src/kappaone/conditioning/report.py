@@ -200,25 +200,25 @@ class ConditioningReport:
 
     def _weights_table(self) -> Table:
         title = "kappa of the weights: by head (min/median/max), by role, fused"
-        table = Table(title=title, box=box.SIMPLE, title_justify="left", pad_edge=False)
+        table = Table(title=title, box=box.SIMPLE, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
         table.add_column("layer", overflow="fold")
         roles = [r for r in ("q", "k", "v", "o") if any(r in layer.weights.roles for layer in self.layers)]
         for role in roles:
-            table.add_column(f"W_{role.upper()} by head", justify="right")
-            table.add_column("role", justify="right")
-        table.add_column("fused", justify="right")
+            table.add_column(f"W_{role.upper()} by head", justify="right", overflow="fold")
+            table.add_column("role", justify="right", overflow="fold")
+        table.add_column("fused", justify="right", overflow="fold")
         for layer in self.layers:
             cells = [_name(layer)]
             for role in roles:
                 spectra = layer.weights.roles.get(role)
-                cells += ["-", "-"] if spectra is None else [_heads(spectra.heads), spectra.stacked.kappa_text()]
+                cells += ["-", "-"] if spectra is None else [_heads(spectra.heads), _role(spectra.stacked)]
             fused = layer.weights.fused
-            table.add_row(*cells, "-" if fused is None else fused.kappa_text())
+            table.add_row(*cells, "-" if fused is None else _role(fused))
         return table
 
     def _example_table(self) -> Table:
         title = f"on {self.example}: median over heads, for kappa(J) min/median/max"
-        table = Table(title=title, box=box.SIMPLE, title_justify="left", pad_edge=False)
+        table = Table(title=title, box=box.SIMPLE, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
         table.add_column("layer", overflow="fold")
         for name in (
             "logit std",
@@ -231,7 +231,7 @@ class ConditioningReport:
             "B+",
             "kappa(J)",
         ):
-            table.add_column(name, justify="right")
+            table.add_column(name, justify="right", overflow="fold")
         for layer in self.layers:
             if not layer.heads:
                 continue
@@ -260,8 +260,17 @@ def _three(values: Sequence[float], bounds: int) -> dict[str, float | int]:
 
 def _range(values: Iterable[float]) -> str:
     found = sorted(values)
-    low, mid, high = (f"{v:.3g}" for v in (found[0], statistics.median(found), found[-1]))
+    low, mid, high = (_short(v) for v in (found[0], statistics.median(found), found[-1]))
     return low if low == high else f"{low}/{mid}/{high}"
+
+
+def _short(value: float) -> str:
+    """Three digits, in as few characters as possible: tables of many layers must fit a terminal."""
+    return f"{value:.3g}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
+
+
+def _role(found: Spectrum) -> str:
+    return _short(found.condition_number) if found.status == "ok" else found.kappa_text()
 
 
 def _counted(values: Sequence[float], others: Sequence[str]) -> str:
@@ -286,7 +295,7 @@ def _median(summary: dict[str, dict[str, float | int]], key: str) -> str:
     if entry is None:
         return "-"
     if entry["heads"]:
-        return f"{entry['median']:.3g}"
+        return _short(entry["median"])
     return "lower bounds" if entry["bounds"] else "-"
 
 
