@@ -283,7 +283,15 @@ def _bound_table(layers: Sequence[Dict], names: Sequence[str]) -> Table | None:
             )
     if not rows:
         return None
-    heads = ["kappa(J)", "B (the bound)", "B+", "its logits term", "its value term", "kappa(X)", "kappa(P)"]
+    heads = [
+        "kappa(J)",
+        "B (the bound: infinite)",
+        "B+ (heuristic, not a bound)",
+        "its logits term",
+        "its value term",
+        "kappa(X)",
+        "kappa(P)",
+    ]
     heads += ["kappa+(Lambda)", "kappa(W_Q)", "kappa(W_K)", "kappa(W_V)", "Statuses"]
     return Table("Theorem 3.1 by head", ["Layer", "Head", *heads], rows, text=frozenset({13}))
 

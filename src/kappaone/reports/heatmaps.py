@@ -12,6 +12,7 @@ from kappaone.reports.parts import plot_lines, plot_text
 from kappaone.reports.plots import FONT, Plot, axis, graph_objects, plot
 
 _GREY = "#8a8f95"
+_TITLE, _BELOW = 26, 30  # pixels above a map, for its title, and below it, for the numbers of its axis
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def heatmaps(panels: Sequence[Panel], *, layers: Sequence[str], quantity: str, l
         low, high = low - 0.05, high + 0.05
     per_row = 18 if len(layers) <= 16 else 11
     heights = [max(len(layers), 1) * per_row for _ in panels]
-    total = sum(heights) + 46 * len(panels)
+    total = sum(heights) + (_TITLE + _BELOW) * len(panels)
     traces: list[Any] = []
     layout: dict[str, Any] = {}
     notes: list[dict[str, Any]] = []
@@ -91,9 +92,9 @@ def heatmaps(panels: Sequence[Panel], *, layers: Sequence[str], quantity: str, l
     for place, panel in enumerate(panels):
         suffix = "" if place == 0 else str(place + 1)
         heads = max((len(row) for row in panel.rows), default=0)
-        start = top - 26
+        start = top - _TITLE
         domain = [max(0.0, (start - heights[place]) / total), start / total]
-        top = start - heights[place] - 20
+        top = start - heights[place] - _BELOW
         on = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
         z: list[list[float | None]] = []
         grey: list[list[float | None]] = []
@@ -124,7 +125,7 @@ def heatmaps(panels: Sequence[Panel], *, layers: Sequence[str], quantity: str, l
                 )
         last = place == len(panels) - 1
         layout[f"xaxis{suffix}"] = axis(
-            title={"text": "head"} if last else None,
+            title={"text": "head", "standoff": 2} if last else None,
             anchor=f"y{suffix}",
             range=[-0.5, max(heads, 1) - 0.5],
             showgrid=False,
@@ -157,7 +158,7 @@ def heatmaps(panels: Sequence[Panel], *, layers: Sequence[str], quantity: str, l
         "len": 1,
         "y": 0,
         "yanchor": "top",
-        "ypad": 58,
+        "ypad": 44,
         "xpad": 0,
         "outlinewidth": 0,
         "title": {"text": plot_lines(quantity), "side": "top", "font": {"family": FONT, "size": 13}},
@@ -165,7 +166,9 @@ def heatmaps(panels: Sequence[Panel], *, layers: Sequence[str], quantity: str, l
         "ticktext": words,
     }
     scale = {"colorscale": "Cividis", "cmin": low, "cmax": high, "colorbar": bar}
-    margin = {"l": 12, "r": 12, "t": 4, "b": 100}
+    # Fixed: room for a colour bar grows by its padding on both sides if Plotly sets it.
+    lines = str(bar["title"]["text"]).count("<br>") + 1  # type: ignore[index]
+    margin = {"l": 52, "r": 16, "t": 4, "b": 90 + 17 * lines, "autoexpand": False}
     return plot(
         traces, height=total + margin["t"] + margin["b"], margin=margin, coloraxis=scale, annotations=notes, **layout
     )
