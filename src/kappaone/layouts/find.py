@@ -92,10 +92,12 @@ def survey(
     used: set[int] = set()
     found: dict[str, AttentionLayout] = {}
     for name, module in modules.items():
+        if any(_within(name, other) for other in found):
+            continue  # part of a layer that is described already; a wide match= does not reach into it
         layout = given.get(name)
         if layout is None:
             layout = _describe(Site(name, module, modules), specs, used)
-        if layout is not None and not any(_within(name, other) for other in found):
+        if layout is not None:
             found[name] = layout
     for item in given.values():
         if item.name not in found:

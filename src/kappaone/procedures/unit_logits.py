@@ -1,8 +1,8 @@
-"""`unit_logits`: one gain on Q and K of each layer, so that the centred logits of the model as it stands have a given std.
+"""One gain on Q and K of each layer, so that the centred logits of the model as it stands have a given std.
 
 The simplest procedure: it needs the model and an example, measures once, and returns the present blocks rescaled.
 (All layers are measured in one pass, before anything is written; `scale=logit(...)` solves layer by layer instead.)
-Touches q and k. Source: the scale control of paper.md section 5, "logit std".
+Touches q and k. Ours: a control for comparisons in which schemes differ in the spread of their logits.
 """
 
 from __future__ import annotations
