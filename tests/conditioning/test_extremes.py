@@ -236,3 +236,17 @@ def test_the_product_agrees_with_the_triangular_factor_at_vit_b32_size():
     result, other = condition_number(J), extremes._by_factor(J.reduced(), J.columns, "")
     assert (result.method, other.method) == ("product", "qr")
     assert abs(result.condition_number / other.condition_number - 1) < 1000 * EPS * result.condition_number
+
+
+@pytest.mark.parametrize("steps", [400, 2])
+def test_largest_singular_value_in_a_cluster(monkeypatch, steps):
+    """Nearly uniform attention: the d_v largest values agree to 1e-9. Two steps are too few: the Gram matrix decides."""
+    J, dense = make({"N": 12, "D": 40, "d": 8, "std": 1e-4}, scale=8**-0.5)
+    values = torch.linalg.svdvals(dense)
+    assert float(values[7] / values[0]) > 1 - 1e-9
+    monkeypatch.setattr(extremes, "LANCZOS", steps)
+    asked = []
+    monkeypatch.setattr(AttentionJacobian, "gram", lambda J, gram=AttentionJacobian.gram: (asked.append(1), gram(J))[1])
+    top = extremes._top(J.reduced())
+    assert abs(top.sigma / float(values[0]) - 1) < 50 * EPS * math.sqrt(len(dense))
+    assert bool(asked) == (steps == 2)

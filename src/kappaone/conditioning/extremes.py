@@ -3,7 +3,7 @@
 Four methods, chosen by shape and size and checked by residuals:
 
 * "product": with as many value dimensions as keys, d_v >= M, and full row rank, sigma_min(J) = sigma_min(P X_kv): an
-  SVD of a tokens x tokens matrix. For J J^T = (P X_kv X_kv^T P^T) (x) I + (parts from W_Q and W_K, which are positive
+  SVD of a tokens x tokens matrix. J J^T = (P X_kv X_kv^T P^T) (x) I + (parts from W_Q and W_K, which are positive
   semidefinite) gives sigma_min(J) >= sigma_min(P X_kv); and some a != 0 has V a constant over the M keys, so that
   L_i V a = 0, M_i^T a = 0 and B_i^T a = 0 for every query i: at u (x) a, u the last left singular vector of P X_kv,
   nothing but the first part is left, and the two are equal.
@@ -44,6 +44,7 @@ DENSE_ROWS = 384  # below, LAPACK on the dense J takes a fraction of a second
 DENSE_DEFICIENT = 2048  # rows up to which all singular values are computed (half a minute on one core)
 DENSE_BYTES = 1_200_000_000  # the dense J and its factor at most
 BLOCK = 4
+LANCZOS = 400  # most steps for the largest singular value; 20 to 200 are usual
 _NAN = math.nan
 
 
@@ -309,17 +310,48 @@ class _End:
 def _top(J: AttentionJacobian, gram: Tensor | None = None) -> _End:
     """Largest singular value, to about 1e-13.
 
-    Near-uniform attention makes the d_v largest singular values nearly equal (P X (x) I has them d_v-fold), so a
-    block of that width is tried before all eigenvalues of the Gram matrix, which cost most but cannot fail to
-    converge.
+    Near-uniform attention makes the d_v largest singular values nearly equal (P X (x) I has them d_v-fold). A Krylov
+    space from one vector sees such a cluster as few values, where block iteration would have to resolve all of it.
+    What does not settle within LANCZOS steps is left to all eigenvalues of the Gram matrix.
     """
-    for width in (BLOCK, min(J.v.shape[1] + BLOCK, 128, J.rows)):
-        limit = 60 if width == BLOCK else 20
-        found = _iterate(J.rmatvec, J.matvec, _start(J, width), None, goal=1e-13, limit=limit)
-        if found.relative_error <= 1e-13:
-            return found
+    found = _lanczos(J, goal=1e-13, limit=min(LANCZOS, *J.shape))
+    if found.relative_error <= 1e-13:
+        return found
     gram = J.gram() if gram is None else gram
     return _End(math.sqrt(float(torch.linalg.eigvalsh(gram)[-1])), 4 * math.sqrt(J.rows) * UNIT)
+
+
+def _lanczos(J: AttentionJacobian, *, goal: float, limit: int) -> _End:
+    """Largest singular value by Golub-Kahan bidiagonalization with full reorthogonalization.
+
+    After k steps J^T U = V L^T and J V = U L + beta u_next e_k^T with a bidiagonal L (k, k), so that for a singular
+    triplet (p, sigma, q) of L the vectors U p and V q fit J^T exactly, and J but for a residual of norm beta |q_k|.
+    """
+    U = torch.empty(J.rows, limit + 1, dtype=torch.float64, device=J.P.device)
+    V = torch.empty(J.columns, limit, dtype=torch.float64, device=J.P.device)
+    L = torch.zeros(limit + 1, limit, dtype=torch.float64)
+    U[:, 0] = _start(J, 1)[:, 0]
+    best = _End(_NAN, math.inf)
+    for k in range(limit):
+        v = J.rmatvec(U[:, k])
+        for _ in range(2):  # once is not enough when the vector is short
+            v -= V[:, :k] @ (V[:, :k].mT @ v)
+        L[k, k] = alpha = float(torch.linalg.vector_norm(v))
+        if alpha == 0.0:
+            break
+        V[:, k] = v / alpha
+        u = J.matvec(V[:, k])
+        for _ in range(2):
+            u -= U[:, : k + 1] @ (U[:, : k + 1].mT @ u)
+        L[k + 1, k] = beta = float(torch.linalg.vector_norm(u))
+        if k % 8 == 7 or k == limit - 1 or beta == 0.0:
+            _, sigma, right = torch.linalg.svd(L[: k + 1, : k + 1])
+            top = float(sigma[0])
+            best = _End(top, 0.5 * beta * abs(float(right[0, -1])) / top)
+            if best.relative_error <= goal:
+                break
+        U[:, k + 1] = u / beta
+    return best
 
 
 def _bottom(J: AttentionJacobian, factor: Tensor, sigma_max: float) -> _End:
