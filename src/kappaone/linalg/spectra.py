@@ -64,8 +64,8 @@ def singular_values(matrix: Tensor) -> Tensor:
     """
     matrix = matrix.detach().to("cpu", torch.float64)
     values: Tensor
-    if matrix.shape[0] > matrix.shape[1]:
-        matrix = matrix.T
+    if matrix.shape[0] < matrix.shape[1]:
+        matrix = matrix.T  # LAPACK reads columns: tall is several times faster than wide
     try:
         values = torch.linalg.svdvals(matrix)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # not in its __all__
@@ -73,7 +73,7 @@ def singular_values(matrix: Tensor) -> Tensor:
         both = torch.zeros(rows + columns, rows + columns, dtype=torch.float64)
         both[:rows, rows:] = matrix
         both[rows:, :rows] = matrix.T
-        values = torch.linalg.eigvalsh(both).flip(0)[:rows].clamp(min=0)
+        values = torch.linalg.eigvalsh(both).flip(0)[: min(rows, columns)].clamp(min=0)
     return values
 
 
