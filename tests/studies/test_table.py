@@ -8,7 +8,7 @@ from rich.console import Console
 from kappaone.studies import analyse
 from kappaone.studies.table import render
 
-from .test_analyse import dL, dS, finals, plan, runs
+from .test_analyse import dS, finals, plan, runs
 
 
 def text(analysis):

@@ -67,7 +67,9 @@ def _run(given: list[str], debug: bool) -> int:
         if code == _INTERRUPTED:  # newer typers turn Ctrl-C into this code, older ones into Abort
             raise KeyboardInterrupt
     except (KeyboardInterrupt, typer.Abort):
-        _complain("interrupted", "nothing is half written; kappaone compare goes on where it stopped when it is called again")
+        _complain(
+            "interrupted", "nothing is half written; kappaone compare goes on where it stopped when it is called again"
+        )
         return _INTERRUPTED
     except BrokenPipeError:
         # Nobody reads on, and Python's own flush at exit must not complain about that.

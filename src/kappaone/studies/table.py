@@ -125,13 +125,21 @@ def _table(title: str, *columns: str) -> Table:
     from rich.table import Table
 
     table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
     )
     for column in columns:
         left = column in ("arm", "contrast", "verdict")
         # the names give way last: 26 columns hold every arm of the default comparison
         table.add_column(
-            column, justify="left" if left else "right", overflow="fold", min_width=26 if column in ("arm", "contrast") else None
+            column,
+            justify="left" if left else "right",
+            overflow="fold",
+            min_width=26 if column in ("arm", "contrast") else None,
         )
     return table
 
