@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test test-slow lint types check bench clean help
 
 help:
-	@echo "make demo   install, then compare initializations on real images (about 8 minutes, 2 cores)"
+	@echo "make demo   install, then compare initializations on real images (about 6 minutes, 2 cores, after installation)"
 	@echo "make test   install, then run the tests"
 	@echo "make test-slow lint types bench clean"
 

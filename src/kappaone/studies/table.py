@@ -92,7 +92,7 @@ def _contrasts(analysis: Mapping[str, Any]) -> RenderableType:
 def _target(analysis: Mapping[str, Any]) -> RenderableType:
     plan = analysis["plan"]
     target = analysis["target"]
-    title = f"Steps to {plan['reference']}'s final {target['rule']['metric']}, of {target['horizon']}"
+    title = f"Steps to the target set by {plan['reference']}'s {target['rule']['metric']}, of {target['horizon']}"
     table = _table(title, "arm", "reached", "difference", "95 % alone")
     for row in target["rows"]:
         table.add_row(
@@ -107,7 +107,9 @@ def _target(analysis: Mapping[str, Any]) -> RenderableType:
 def _tracked(analysis: Mapping[str, Any]) -> RenderableType:
     """One row an arm, first → last; two digits, so that four metrics fit 80 columns."""
     metrics = list(analysis["tracked"])
-    table = _table("Tracked, mean over seeds: first → last", "arm", *metrics)
+    # a long metric name takes two lines rather than the room of the numbers
+    headers = [name if len(name) <= 12 else "\n".join(name.rsplit("_", 1)) for name in metrics]
+    table = _table("Tracked, mean over seeds: first → last", "arm", *headers)
     for arm in [item["name"] for item in analysis["arms"]]:
         ends = [analysis["tracked"][metric].get(arm) for metric in metrics]
         if any(ends):
