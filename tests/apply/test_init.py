@@ -343,3 +343,12 @@ def test_facts_that_make_an_option_idle_are_said():
         kappaone.init_(CASES["timm ViT, QK norm"].model(), "fan_in(scale=logit(1))", seed=0, example=VIT.input())
     grouped = kappaone.init_(CASES["Llama, grouped kv"].model(), "conditioned", seed=0)
     assert any("first 16 of 32 coordinates" in remark for remark in grouped.remarks)
+
+
+def test_matched_is_not_matched_to_what_kappaone_itself_wrote():
+    """A second arm on the same model would silently get the first arm's norms as its control."""
+    model = VIT.model()
+    kappaone.init_(model, "conditioned", seed=0)
+    with pytest.raises(WriteError, match="holds what kappaone wrote before"):
+        kappaone.init_(model, "conditioned(scale=matched)", seed=0)
+    assert kappaone.init_(model, "conditioned(scale=matched)", seed=0, overwrite=True).blocks_set == 24

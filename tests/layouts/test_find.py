@@ -112,3 +112,13 @@ class _Unknown(nn.Module):
     def __init__(self):
         super().__init__()
         self.to_q, self.to_k, self.to_v = (nn.Linear(8, 8) for _ in range(3))
+
+
+def test_a_proposed_glob_names_refused_layers_and_nothing_else():
+    """A model of nn.Sequential: '*' would match the root and every other module."""
+    with pytest.raises(LayoutError) as error:
+        find_attention(nn.Sequential(_Unknown(), nn.LayerNorm(8), _Unknown()))
+    assert "match='0'" in error.value.todo
+    spec = AttentionSpec(match="[02]", heads=2, q="to_q", k="to_k", v="to_v")
+    found = find_attention(nn.Sequential(_Unknown(), nn.LayerNorm(8), _Unknown()), layouts=[spec])
+    assert [layout.name for layout in found] == ["0", "2"]

@@ -152,7 +152,15 @@ def _checked_plan(
         refuse_ties(found.layouts, written, parameters, roles)
         if not overwrite:
             ours = still_ours(model, written, parameters)
+            if spec.scale.kind == "matched" and ours:
+                raise WriteError(
+                    f"{spec.text}: layer {sorted(ours)[0][0]!r} holds what kappaone wrote before, so that scale=matched "
+                    "would match that and not the model's own init",
+                    "build the model anew, or pass overwrite=True if that is what you want",
+                )
             remarks += refuse_loaded(written, parameters, roles, ours)
+    if example is None:
+        remarks.append("attention was looked for by structure; with example= it is also found by its softmax calls")
     return plan, parameters, remarks + _advice(written, spec)
 
 

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 def render(report: InitReport) -> str:
     """Plain text: one row a layer, then what is worth knowing."""
     stacked = quick(report)
-    note = "" if stacked else "kappa of stacked roles and fused weights: call report.measure() first, then print."
+    note = (
+        ""
+        if stacked
+        else "kappa of stacked roles and fused weights takes longer: report.measure() in Python, or kappaone inspect"
+    )
     try:
         report.measure(stacked=stacked)
     except MeasureError as error:

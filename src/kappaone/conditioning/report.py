@@ -196,7 +196,26 @@ class ConditioningReport:
         return Group(*tables, *(Text(f"- {note}") for note in self._all_notes()))
 
     def _all_notes(self) -> list[str]:
-        return [*self.notes, *(f"{_name(layer)}: {note}" for layer in self.layers for note in layer.notes)]
+        """Every note once, with the layers that it is about; and why a kappa(J) is not there."""
+        about: dict[str, list[str]] = {}
+        for layer in self.layers:
+            missing = {
+                f"kappa(J) {head.jacobian.status}: {head.jacobian.note}"
+                for head in layer.heads
+                if head.jacobian is not None
+                and head.jacobian.note
+                and head.jacobian.status not in ("ok", "rank_deficient")
+            }
+            # what is not supported is said by the layer's own note
+            for note in (*layer.notes, *sorted(text for text in missing if "not_supported" not in text)):
+                names = about.setdefault(note, [])
+                if _name(layer) not in names:
+                    names.append(_name(layer))
+        grouped = (
+            f"{names[0]}{f' and {len(names) - 1} more layers' if len(names) > 1 else ''}: {note}"
+            for note, names in about.items()
+        )
+        return [*self.notes, *grouped]
 
     def _weights_table(self) -> Table:
         title = "kappa of the weights: by head (min/median/max), by role, fused"

@@ -7,8 +7,9 @@ that shows the shapes and how to write a spec. Nothing is guessed from shapes al
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -164,7 +165,8 @@ def require(result: Survey, on_refused: str, modules: dict[str, nn.Module]) -> N
         more = f"\n  and {len(result.refused) - 5} more" if len(result.refused) > 5 else ""
         raise LayoutError(
             f"{len(result.refused)} attention layers have a layout that nobody described:\n  {lines}{more}",
-            f"pass layouts=[{spec_skeleton(first)}]"
+            f"pass layouts=[{spec_skeleton(first, result.refused, modules)}], or with fused=?, order='q k v' in place of q=, "
+            "k=, v=; verify=True and example= check it (docs/layouts.md)"
             + ("; or on_refused='skip' to set the rest" if result.layouts else ""),
         )
     if not result.layouts:
@@ -172,14 +174,18 @@ def require(result: Survey, on_refused: str, modules: dict[str, nn.Module]) -> N
         raise LayoutError(
             f"no attention was found among {len(modules)} modules ({', '.join(kinds[:12])}"
             + (", ...)" if len(kinds) > 12 else ")"),
-            "pass layouts=[kappaone.AttentionSpec(match=..., heads=..., q=..., k=..., v=..., o=...)]",
+            "pass example= to find attention by its softmax calls too, or "
+            "layouts=[kappaone.AttentionSpec(match=..., heads=..., q=..., k=..., v=..., o=...)]",
         )
 
 
-def spec_skeleton(refused: Refused) -> str:
-    """A spec to fill in, for one refused layer."""
-    match = ".".join("*" if part.isdigit() else part for part in refused.name.split("."))
-    return f"kappaone.AttentionSpec(match={match!r}, heads=?, q=?, k=?, v=?, o=?)  # or fused=?, order='q k v'"
+def spec_skeleton(first: Refused, refused: Sequence[Refused], modules: Mapping[str, nn.Module]) -> str:
+    """A spec to fill in: for all refused layers of one kind where a glob names them and nothing else, else for one."""
+    glob = ".".join("*" if part.isdigit() else part for part in first.name.split("."))
+    alike = {item.name for item in refused if item.kind == first.kind}
+    matched = [name for name in modules if fnmatchcase(name, glob)]
+    match = glob if all(any(_within(name, layer) for layer in alike) for name in matched) else first.name
+    return f"kappaone.AttentionSpec(match={match!r}, heads=?, q=?, k=?, v=?, o=?)"
 
 
 def _describe(site: Site, specs: list[AttentionSpec], used: set[int]) -> AttentionLayout | None:
