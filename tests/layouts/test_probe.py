@@ -118,3 +118,9 @@ def test_a_layer_that_draws_numbers_cannot_be_probed(model, layout):
     layout = replace(layout, o=None, output="heads")
     with pytest.raises(MeasureError, match="two outputs"):
         verify(model, [layout], tokens(2, 6, 12))
+
+
+def test_a_spec_that_leaves_out_the_output_projection_is_told_so(model):
+    without = find_attention(model, layouts=[AttentionSpec("", heads=4, fused="wires")])
+    with pytest.raises(LayoutError, match="name the output projection"):
+        verify(model, without, tokens(2, 6, 12)).require()

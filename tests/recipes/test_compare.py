@@ -31,7 +31,7 @@ def test_a_comparison_from_the_plan_to_the_analysis(tmp_path: Path, capsys: pyte
             assert arm["values"][str(seed)] == here[-1]
     contrast = next(c for c in result["contrasts"] if c["weights"] == {"none": 1.0, "default": -1.0})
     assert contrast["differences"] == {"3": 0.0, "4": 0.0}
-    assert set(result["tracked"]) == {"kappa_J", "kappa_P", "logit_std", "attention_entropy"}
+    assert set(result["tracked"]) == {"kappa_J", "kappa_P", "logit_std", "relative_entropy"}
     assert result["target"]["rule"]["grid"] == [0, 1, 2, 3, 4, 5, 6]
     assert pairing_problems(tmp_path / "study") == []
     # the same call again finds everything done and runs nothing

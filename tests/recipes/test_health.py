@@ -41,7 +41,7 @@ def test_metrics_are_the_means_of_the_reports(probe: torch.Tensor) -> None:
     )
     assert found["logit_std"] == pytest.approx(sum(h["logit_std"] for h in both) / 8, rel=1e-12)
     relative = sum(h["relative_entropy"] for h in both) / 8
-    assert found["attention_entropy"] == pytest.approx(relative, rel=1e-12)
+    assert found["relative_entropy"] == pytest.approx(relative, rel=1e-12)
 
 
 def test_the_numbers_are_those_of_attention_computed_by_hand(probe: torch.Tensor) -> None:
@@ -69,7 +69,7 @@ def test_the_numbers_are_those_of_attention_computed_by_hand(probe: torch.Tensor
                 kappas.append(float(values[0] / values[-1]))
     found, _ = attention_metrics(_model(), probe)
     assert found["logit_std"] == pytest.approx(sum(spreads) / 8, rel=1e-4)
-    assert found["attention_entropy"] == pytest.approx(sum(entropies) / 8, rel=1e-6)
+    assert found["relative_entropy"] == pytest.approx(sum(entropies) / 8, rel=1e-6)
     assert math.log(found["kappa_P"]) == pytest.approx(sum(map(math.log, kappas)) / 8, rel=1e-3)
 
 
@@ -93,9 +93,9 @@ def test_heads_without_a_number_are_left_out_and_counted(probe: torch.Tensor) ->
         "kappa_P": "2 of 4 heads left out: 2 rank_deficient",
     }
     none, why = summarise([broken(head, "zero_operator") for head in heads], ["blocks.0: said so"])
-    assert set(none) == {"logit_std", "attention_entropy"}
+    assert set(none) == {"logit_std", "relative_entropy"}
     assert why["kappa_J"] == "4 of 4 heads left out: 4 zero_operator"
     assert why["layers"] == "blocks.0: said so"
     empty, why = summarise([])
     assert empty == {}
-    assert set(why) == {"kappa_J", "kappa_P", "logit_std", "attention_entropy"}
+    assert set(why) == {"kappa_J", "kappa_P", "logit_std", "relative_entropy"}

@@ -171,7 +171,7 @@ def test_a_run_says_what_it_was_made_of(tmp_path: Path) -> None:
     assert [line["step"] for line in lines if "test_accuracy" in line] == [0, 1, 2, 3, 4, 5, 6]
     assert [line["step"] for line in lines if "kappa_J" in line] == [0, 6]
     assert lines == sorted(lines, key=lambda line: line["step"])
-    for name in ("kappa_J", "kappa_J_n", "kappa_P", "logit_std", "attention_entropy", "train_loss"):
+    for name in ("kappa_J", "kappa_J_n", "kappa_P", "logit_std", "relative_entropy", "train_loss"):
         assert metrics[name] == next(line[name] for line in reversed(lines) if name in line)
     assert not list(tmp_path.glob(".*"))  # nothing half written is left
 

@@ -103,7 +103,9 @@ class ProbeReport:
             shown = "\n  ".join(map(str, self.wrong[:4]))
             raise LayoutError(
                 f"{len(self.wrong)} of {len(self.verdicts)} probed rows contradict their layout:\n  {shown}",
-                "correct the layout (order=, heads=, kv_heads=), or report the adapter",
+                "name the output projection (o=): without it the heads cannot be told apart behind it; or correct heads="
+                if all(verdict.role == verdict.expected_role for verdict in self.wrong)
+                else "correct the layout (order=, heads=, kv_heads=), or report the adapter",
             )
         if self.unreached:
             raise LayoutError(

@@ -24,7 +24,7 @@ def attention_metrics(
       count "kappa_J_n"; on the first `jacobian_examples` examples only, since it costs the most;
     * "kappa_P": geometric mean of kappa of the attention probabilities, with "kappa_P_n";
     * "logit_std": mean over heads of the standard deviation of the centred logits;
-    * "attention_entropy": mean over heads of the entropy relative to uniform attention, from 0 to 1.
+    * "relative_entropy": mean over heads of the entropy relative to uniform attention, from 0 to 1.
 
     Heads without a number are left out of a mean and counted in the reasons; a metric with no head left is missing.
 
@@ -73,10 +73,10 @@ def summarise(heads: Iterable[HeadCondition], notes: Iterable[str] = ()) -> tupl
         if column.values:
             metrics[column.name] = math.exp(math.fsum(math.log(v) for v in column.values) / len(column.values))
             metrics[f"{column.name}_n"] = len(column.values)
-    for name, column in (("logit_std", spread), ("attention_entropy", entropy)):
+    for name, column in (("logit_std", spread), ("relative_entropy", entropy)):
         if column.values:
             metrics[name] = math.fsum(column.values) / len(column.values)
-    columns = {"kappa_J": kappa_J, "kappa_P": kappa_P, "logit_std": spread, "attention_entropy": entropy}
+    columns = {"kappa_J": kappa_J, "kappa_P": kappa_P, "logit_std": spread, "relative_entropy": entropy}
     why = {name: column.missing() for name, column in columns.items() if column.missing()}
     unmeasured = "; ".join(sorted(set(notes)))
     return metrics, why | ({"layers": unmeasured} if unmeasured else {})

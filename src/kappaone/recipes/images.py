@@ -391,7 +391,7 @@ RECIPE = Recipe(
         higher_is_better=True,
         # Half a point of accuracy: five of the thousand test images.
         margin=0.005,
-        tracked=("kappa_J", "kappa_P", "logit_std", "attention_entropy"),
+        tracked=("kappa_J", "kappa_P", "logit_std", "relative_entropy"),
         target_window=3,
         # A curve that still rises at its end, as these short ones do, cannot stay above its own last value for three
         # evaluations. The mean of its last five smoothed evaluations (of nine) is one that a rising curve reaches, the reference too.
