@@ -122,8 +122,9 @@ def init_(
             for layer in report.layers:
                 layer.gain = gains.get(layer.layout.name)
                 _refresh(layer, parameters)
-    report.seconds = time.perf_counter() - started
-    remember(model, report)
+        # Inside: an interrupt up to here undoes the writes, so that written weights always have their report.
+        report.seconds = time.perf_counter() - started
+        remember(model, report)
     return report
 
 

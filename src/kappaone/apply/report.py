@@ -164,9 +164,27 @@ class InitReport:
         self._stacked = self._stacked or stacked
         return self
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-ready form, with what has been measured so far."""
+    def measure_if_possible(self) -> str:
+        """Measure what is quick, as printing and exporting do; returns what is left out and why, "" if nothing is."""
+        stacked = quick(self)
+        try:
+            self.measure(stacked=stacked)
+        except MeasureError as error:
+            return f"condition numbers are not shown: {error.what}"
+        if stacked or self._stacked:
+            return ""
+        return "kappa of stacked roles and fused weights takes longer: report.measure() in Python, or kappaone inspect"
+
+    def to_dict(self, *, measure: bool = True) -> dict[str, Any]:
+        """Plain JSON-ready form.
+
+        Args:
+            measure: first measure what is quick, if the weights are still those that were set; `not_measured` says
+                what is left out and why.
+        """
+        left_out = self.measure_if_possible() if measure else "not asked for"
         return {
+            "not_measured": left_out,
             "schema": SCHEMA,
             "kind": "init_report",
             "scheme": self.scheme,
@@ -201,9 +219,9 @@ class InitReport:
         plain = ("scheme", "seed", "prefix", "refused", "remarks", "provenance", "seconds")
         return cls(**{name: data[name] for name in plain}, layers=layers)
 
-    def to_json(self) -> str:
+    def to_json(self, *, measure: bool = True) -> str:
         """The same as JSON text (NaN and infinity as strings)."""
-        return json.dumps(_plain(self.to_dict()), indent=1)
+        return json.dumps(_plain(self.to_dict(measure=measure)), indent=1)
 
     def __str__(self) -> str:
         with python_random_kept():

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from kappaone.apply.report import LayerReport, RoleReport, quick
-from kappaone.errors import MeasureError
+from kappaone.apply.report import LayerReport, RoleReport
 
 if TYPE_CHECKING:
     from kappaone.apply.report import InitReport
@@ -17,16 +16,7 @@ if TYPE_CHECKING:
 
 def render(report: InitReport) -> str:
     """Plain text: one row a layer, then what is worth knowing."""
-    stacked = quick(report)
-    note = (
-        ""
-        if stacked
-        else "kappa of stacked roles and fused weights takes longer: report.measure() in Python, or kappaone inspect"
-    )
-    try:
-        report.measure(stacked=stacked)
-    except MeasureError as error:
-        note = f"condition numbers are not shown: {error.what}"
+    note = report.measure_if_possible()
     stacked = all(entry.kappa_role for layer in report.layers for entry in layer.roles.values())
     buffer = io.StringIO()
     console = Console(file=buffer, width=220, no_color=True, highlight=False)

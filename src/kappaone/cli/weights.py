@@ -35,7 +35,7 @@ def save(model: nn.Module, path: Path, *, spec: str, seed: int, report: InitRepo
         raise SpecError(f"--out {str(path)!r}: weights are written as safetensors only", "end the name in .safetensors")
     from safetensors.torch import save_model
 
-    metadata = {MODEL_KEY: spec, SEED_KEY: str(seed), REPORT_KEY: report.to_json(), "format": "pt"}
+    metadata = {MODEL_KEY: spec, SEED_KEY: str(seed), REPORT_KEY: report.to_json(measure=False), "format": "pt"}
     replace_file(path, lambda part: save_model(model, str(part), metadata))
 
 
