@@ -19,7 +19,8 @@ from kappaone.apply.logits import solve_logit_scale
 from kappaone.apply.plan import ROLES, PlannedLayer, make_plan, missing
 from kappaone.apply.report import InitReport, LayerReport, RoleReport
 from kappaone.apply.ties import Memory, memory, refuse_ties
-from kappaone.apply.write import Transaction, check_writable, fingerprint, norm, rounded
+from kappaone.apply.writable import check_writable
+from kappaone.apply.write import Transaction, fingerprint, norm, rounded
 from kappaone.errors import LayoutError, SpecError, WriteError
 from kappaone.layouts.blocks import block_view, named_modules, parameters_by_name
 from kappaone.layouts.find import Survey, require, survey
