@@ -23,6 +23,7 @@ from kappaone.apply.writable import check_writable
 from kappaone.apply.write import Transaction, fingerprint, norm, rounded
 from kappaone.errors import LayoutError, SpecError, WriteError
 from kappaone.layouts.blocks import block_view, named_modules, parameters_by_name
+from kappaone.layouts.facts import FACTS, explain
 from kappaone.layouts.find import Survey, require, survey
 from kappaone.layouts.layout import AttentionLayout, Role
 from kappaone.layouts.probe import verify as probe_layouts
@@ -169,10 +170,10 @@ def _checked_plan(
 def _advice(written: Sequence[AttentionLayout], spec: InitSpec) -> list[str]:
     """What a careful user should know of these layouts under this scheme."""
     out = []
-    if any(layout.facts.get("qk_norm") or layout.facts.get("cosine") for layout in written):
-        out.append(
-            "q and k are normalized in some layers: the scale of W_Q and W_K has no effect on the forward pass there"
-        )
+    free = [layout for layout in written if layout.scale_free]
+    if free and set(spec.parts) & set("qk"):
+        why = "; ".join(sorted({explain(name) for layout in free for name in layout.facts if FACTS[name].scale_free}))
+        out.append(f"the scale of W_Q and W_K, so scale= too, has no effect in {len(free)} layers: {why}")
     if spec.entry.name == "conditioned" and "v" in spec.parts:
         grouped = [layout for layout in written if layout.v.rows < layout.v.width]
         if spec.options["value"] == "fused" and grouped:
@@ -273,7 +274,7 @@ def _zero_bias(
     if rows.bias is None or role == "o":
         return "none"
     bias = parameters[rows.bias].detach()
-    parts = [bias[start : start + rows.size] for start in rows.bias_starts]
+    parts = [bias[rows.bias_span(head)] for head in range(len(rows.bias_starts))]
     if not any(bool(part.any()) for part in parts):
         return "zero"
     if not layout.zero_bias:

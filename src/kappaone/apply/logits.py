@@ -53,7 +53,7 @@ def solve_logit_scale(
     parameters = parameters_by_name(model)
     gains: dict[str, float] = {}
     for layout in layouts:
-        if layout.facts.get("qk_norm") or layout.facts.get("cosine"):
+        if layout.scale_free:
             raise WriteError(
                 f"layer {layout.name!r} normalizes q and k, so that their scale cannot set the logits",
                 "leave scale=logit out for this model",

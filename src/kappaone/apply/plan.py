@@ -93,6 +93,7 @@ def make_plan(
         else:
             jobs = _scheme_jobs(spec, shape, stream)
         kept = tuple(job for job in jobs if job.blocks and not job.keeps)
+        _refuse_products(layout, kept, spec)
         plan.append(PlannedLayer(layout, shape, kept, "" if kept else "the scheme keeps the present weights"))
     return plan
 
@@ -118,6 +119,20 @@ def _scheme_jobs(spec: InitSpec, shape: LayerShape, stream: LayerStream) -> list
                 "use parts= so that both set the same roles",
             )
     return scaled(jobs, spec.scale, shape, other)
+
+
+def _refuse_products(layout: AttentionLayout, jobs: Sequence[Job], spec: InitSpec) -> None:
+    """No scheme sets a product of two weights exactly: its norm in between depends on the token."""
+    set_here = {role for job in jobs for role, _ in job.blocks}
+    factored = [role for role in layout.factored() if role in set_here]
+    if factored:
+        rows = layout.role(factored[0])
+        assert rows.inner is not None
+        raise SpecError(
+            f"{spec.text}: in layer {layout.name!r} role {factored[0]} is the product of {rows.parameter!r} and "
+            f"{rows.inner.parameter!r} with a norm between them (multi-head latent attention), which no scheme can set exactly",
+            "leave these layers out with layers=, or these roles with parts=; kappaone.inspect measures the product",
+        )
 
 
 def _roles(layout: AttentionLayout) -> list[Role]:

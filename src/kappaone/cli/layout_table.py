@@ -105,6 +105,9 @@ def where(rows: RoleRows, role: str) -> str:
         'rows 0:4, 12:16, ... 108:112'
     """
     axis = "columns" if rows.transposed != (role == "o") else "rows"
+    if rows.step > 1:
+        spans = [f"{rows.starts[i]}:{rows.span(i).stop}:{rows.step}" for i in range(rows.heads)]
+        return f"{axis} {', '.join(spans[:2])}{', ...' if len(spans) > 2 else ''}"
     steps = {b - a for a, b in zip(rows.starts, rows.starts[1:], strict=False)}
     if steps <= {rows.size}:
         return f"{axis} {rows.starts[0]}:{rows.starts[-1] + rows.size}"

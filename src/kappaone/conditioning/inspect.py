@@ -264,7 +264,7 @@ class _Measured:
 
 def _head(jacobian: bool, bound: bool, max_rows: int, layout: AttentionLayout, seen: _Seen, head: int) -> _Measured:
     kv = layout.kv_head(head)
-    q, k, v = seen.q[head], seen.k[kv], seen.v[kv]
+    q, k, v = seen.q[head], seen.k[kv], seen.v[layout.kv_head(head, "v")]
     mask = None if seen.mask is None else seen.mask[head]
     J = AttentionJacobian.from_heads(seen.X_q, seen.X_kv, q, k, v, scale=seen.scale, mask=mask, data_eps=seen.data_eps)
     condition = None
@@ -282,6 +282,7 @@ def _with_bound(measured: _Measured, seen: _Seen, weights: WeightSpectra) -> Hea
     head, L = measured.head, measured.kappa_plus_Lambda
     if L is None:
         return head
+    # The bound has a closed form only where keys and values have the same heads.
     q, k, v = (weights.roles[role].heads[head.head if role == "q" else head.kv_head] for role in QKV)
     tokens, ranks = (seen.X_q, seen.X_kv), (seen.rank_q, seen.rank_kv)
     return replace(head, bound=bound_from_parts(tokens, ranks, (q, k, v), head.probabilities, L))

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from kappaone.errors import MeasureError
-from kappaone.layouts.blocks import stacked_blocks
+from kappaone.layouts.blocks import effective_blocks
 from kappaone.layouts.layout import QKV, AttentionLayout, Role
 from kappaone.linalg.spectra import Spectrum, spectrum
 
@@ -92,7 +92,7 @@ def weight_spectra(model: nn.Module, layout: AttentionLayout) -> WeightSpectra:
     roles: dict[str, RoleSpectra] = {}
     stacks: dict[str, torch.Tensor] = {}
     for role in names:
-        blocks = stacked_blocks(model, layout, role)
+        blocks = effective_blocks(model, layout, role)
         parameter = layout.role(role).parameter
         if blocks.is_meta or not blocks.is_floating_point():
             raise MeasureError(

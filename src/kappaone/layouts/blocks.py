@@ -5,6 +5,7 @@ Views are views: writing into one writes into the parameter. Only `kappaone.appl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -83,13 +84,30 @@ def block_view(weight: Tensor, rows: RoleRows, role: Role, head: int) -> Tensor:
         role: q, k, v or o.
         head: index into `rows.starts`.
     """
-    matrix = weight.detach()
-    if matrix.ndim > 2:
-        matrix = matrix.flatten(1)
-    if rows.transposed:
-        matrix = matrix.T
-    start = rows.starts[head]
-    return matrix[:, start : start + rows.size] if role == "o" else matrix[start : start + rows.size]
+    matrix = as_matrix(weight.detach(), rows)
+    return matrix[:, rows.span(head)] if role == "o" else matrix[rows.span(head)]
+
+
+def as_matrix(weight: Tensor, rows: RoleRows) -> Tensor:
+    """View of a stored weight with rows as outputs.
+
+    Raises:
+        LayoutError: where the weight's strides allow no such view.
+
+    Examples:
+        >>> as_matrix(torch.zeros(4, 8, 32), RoleRows("w", (0,), 8, 32, axes=2)).shape
+        torch.Size([32, 32])
+    """
+    if weight.ndim > 2:
+        outputs = math.prod(weight.shape[: rows.axes])
+        try:
+            weight = weight.view(outputs, math.prod(weight.shape[rows.axes :]))
+        except RuntimeError:
+            raise LayoutError(
+                f"{rows.parameter!r} of shape {tuple(weight.shape)} and strides {weight.stride()} cannot be seen as a matrix",
+                "make it contiguous before it becomes a parameter",
+            ) from None
+    return weight.T if rows.transposed else weight
 
 
 def stacked_blocks(
@@ -109,6 +127,21 @@ def stacked_blocks(
     return blocks if dtype is None else blocks.to(dtype)
 
 
+def effective_blocks(
+    model: nn.Module, layout: AttentionLayout, role: Role, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """As `stacked_blocks`, with the first factor of a low-rank projection multiplied in: (heads, size, D)."""
+    blocks = stacked_blocks(model, layout, role, dtype=dtype)
+    inner = layout.role(role).inner
+    if inner is None:
+        return blocks
+    parameters = parameters_by_name(model)
+    first = parameters[inner.parameter].detach()[inner.start : inner.start + inner.size].to(blocks.dtype)
+    if inner.norm is not None:
+        first = parameters[inner.norm].detach().to(blocks.dtype)[:, None] * first
+    return blocks @ first
+
+
 def bias_blocks(
     model: nn.Module, layout: AttentionLayout, role: Role, *, dtype: torch.dtype | None = None
 ) -> Tensor | None:
@@ -117,5 +150,5 @@ def bias_blocks(
     if rows.bias is None:
         return None
     bias = parameter(model, rows.bias).detach()
-    stacked = torch.stack([bias[start : start + rows.size] for start in rows.bias_starts])
+    stacked = torch.stack([bias[rows.bias_span(head)] for head in range(len(rows.bias_starts))])
     return stacked if dtype is None else stacked.to(dtype)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import pairwise
+from math import prod
 from typing import Any, Literal
 
 from torch import nn
@@ -225,26 +225,29 @@ def _check_shapes(model: nn.Module, layout: AttentionLayout) -> None:
         # A parametrized or quantised weight is no parameter of this name; `apply` refuses it and says so.
         if weight is None or isinstance(weight, nn.parameter.UninitializedParameter) or weight.ndim < 2:
             continue
-        outputs, inputs = weight.shape[:2][::-1] if rows.transposed else weight.shape[:2]
+        outputs, inputs = prod(weight.shape[: rows.axes]), prod(weight.shape[rows.axes :])
+        if rows.transposed:
+            outputs, inputs = inputs, outputs
         along, across = (inputs, outputs) if role == "o" else (outputs, inputs)
-        if max(rows.starts) + rows.size > along or across != rows.width or min(rows.starts) < 0:
+        if rows.stop > along or across != rows.width or min(rows.starts) < 0:
             raise LayoutError(
                 f"{rows.parameter!r} has shape {tuple(weight.shape)}; the layout of {layout.name!r} ({layout.source}) "
-                f"needs {max(rows.starts) + rows.size} by {rows.width} for role {role}",
+                f"needs {rows.stop} by {rows.width} for role {role}",
                 "correct the spec, or report the adapter",
             )
 
 
 def _check_overlaps(layout: AttentionLayout) -> None:
     """No row belongs to two blocks: a write into one would go over the other."""
-    taken = sorted(
-        (rows.parameter, start, start + rows.size, f"{role}{head}")
-        for role, rows in (("q", layout.q), ("k", layout.k), ("v", layout.v))
-        for head, start in enumerate(rows.starts)
-    )
-    for (name, _, stop, one), (other_name, start, _, other) in pairwise(taken):
-        if name == other_name and start < stop:
-            raise LayoutError(
-                f"layer {layout.name!r} ({layout.source}): blocks {one} and {other} lie over each other in {name!r}",
-                "give each role its own rows; for q, k and v in one weight use fused= and order=",
-            )
+    taken: dict[tuple[str, int], str] = {}
+    for role, rows in (("q", layout.q), ("k", layout.k), ("v", layout.v)):
+        for head in range(rows.heads):
+            span = rows.span(head)
+            for index in range(span.start, span.stop, span.step):
+                other = taken.setdefault((rows.parameter, index), f"{role}{head}")
+                if other != f"{role}{head}":
+                    raise LayoutError(
+                        f"layer {layout.name!r} ({layout.source}): blocks {other} and {role}{head} lie over each other "
+                        f"in {rows.parameter!r}",
+                        "give each role its own rows; for q, k and v in one weight use fused= and order=",
+                    )

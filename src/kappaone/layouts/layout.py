@@ -6,8 +6,11 @@ The row convention of the whole package, stated once:
   its rows are outputs. For q, k and v a block has shape (head_dim, width); for o it has shape (width, head_dim).
   This is the transpose of the paper's `W^(i)` (D x d, multiplying from the right): semi-orthogonal means `W W^T = I`.
 * `nn.Linear.weight` stores outputs along axis 0. Transformers' `Conv1D` stores them along axis 1 (`transposed=True`).
-* A head's rows are one contiguous range. That covers every fused order in use: `[Q|K|V]`, `(q k v)` per head, per
-  key/value group, per shard; only the starts differ.
+* A head's rows are an arithmetic progression, `start, start + step, ...`. That covers every fused order in use:
+  `[Q|K|V]`, `(q k v)` per head, per key/value group, per shard (step 1, only the starts differ), and the interleaved
+  orders in which head_dim is the outer axis (step > 1).
+* A weight of more than two axes is read as a matrix: its first `axes` axes together are the outputs, the others the
+  inputs (1x1 convolutions, and stacks such as (heads, head_dim, width)).
 """
 
 from __future__ import annotations
@@ -18,9 +21,30 @@ from typing import Any, Literal
 
 from kappaone.errors import LayoutError
 from kappaone.laws import Law
+from kappaone.layouts.facts import FACTS
 
 Role = Literal["q", "k", "v", "o"]
 QKV: tuple[Role, ...] = ("q", "k", "v")
+
+
+@dataclass(frozen=True)
+class Inner:
+    """The first factor of a low-rank projection, `W = block @ diag(norm) @ inner` (multi-head latent attention).
+
+    Attributes:
+        parameter: qualified name of the weight that maps tokens to the latent.
+        start: its first output that belongs to the latent.
+        size: width of the latent, r.
+        width: width of the tokens, D.
+        norm: qualified name of the gain of the RMSNorm between the factors, or None. The norm itself divides by the
+            latent's length, token by token, so that the product is known up to a factor for each token.
+    """
+
+    parameter: str
+    start: int
+    size: int
+    width: int
+    norm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +59,9 @@ class RoleRows:
         transposed: the weight is stored (in, out), as transformers' Conv1D does.
         bias: qualified name of the bias, or None.
         bias_starts: first index of each head's part of the bias (q, k, v only).
+        step: distance between consecutive rows of a block (of its bias too); 1 unless head_dim is an outer axis.
+        axes: how many leading axes of the stored weight are the output axis together.
+        inner: the first factor, where the projection is a product; `parameter` then holds the second one.
     """
 
     parameter: str
@@ -44,6 +71,24 @@ class RoleRows:
     transposed: bool = False
     bias: str | None = None
     bias_starts: tuple[int, ...] = ()
+    step: int = 1
+    axes: int = 1
+    inner: Inner | None = None
+
+    def span(self, head: int) -> slice:
+        """The indices of one head's block along the head axis."""
+        start = self.starts[head]
+        return slice(start, start + (self.size - 1) * self.step + 1, self.step)
+
+    def bias_span(self, head: int) -> slice:
+        """The indices of one head's part of the bias (q, k, v only)."""
+        start = self.bias_starts[head]
+        return slice(start, start + (self.size - 1) * self.step + 1, self.step)
+
+    @property
+    def stop(self) -> int:
+        """One more than the last index of the role along the head axis."""
+        return max(self.starts) + (self.size - 1) * self.step + 1
 
     @property
     def heads(self) -> int:
@@ -65,12 +110,23 @@ class RoleRows:
             "transposed": self.transposed,
             "bias": self.bias,
             "bias_starts": list(self.bias_starts),
+            "step": self.step,
+            "axes": self.axes,
+            "inner": None if self.inner is None else dict(vars(self.inner)),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RoleRows:
         """The inverse of `to_dict`."""
-        return cls(**{**data, "starts": tuple(data["starts"]), "bias_starts": tuple(data["bias_starts"])})
+        inner = data.get("inner")
+        return cls(
+            **{
+                **data,
+                "starts": tuple(data["starts"]),
+                "bias_starts": tuple(data["bias_starts"]),
+                "inner": None if inner is None else Inner(**inner),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +134,9 @@ class AttentionLayout:
     """One attention layer: its roles, its heads, and the facts that matter for schemes and measurements.
 
     Attributes:
-        name: qualified name of the attention module, wrapper prefixes stripped ("" for the model itself).
+        name: qualified name of the attention module, wrapper prefixes stripped ("" for the model itself). A module that
+            holds several attentions (joint attention over two streams) has one layout for each, told apart by a
+            suffix: "attn" and "attn[added]".
         kind: the module's class name, for people; never used to decide anything.
         source: who described it: an adapter's name, "spec" or "declaration".
         q: rows of the query role.
@@ -87,7 +145,7 @@ class AttentionLayout:
         o: columns of the output projection by head, or None where there is none or it is unknown.
         scale: the factor on q.k inside the softmax (1/sqrt(head_dim) usually), or None if unknown.
         causal: True or False where the layout fixes it, None where the input decides.
-        facts: further facts by name: "rotary", "qk_norm", "cosine", "channel_attention", "cross", "gate", ...
+        facts: further facts by name, from the vocabulary of `kappaone.layouts.facts`.
         output: what the module returns: "projected" (after o) or "heads" (o is in another module, or there is none).
         zero_bias: the library's own default sets the q, k, v biases to zero.
         laws: the laws by which the library itself draws these weights, by role ("qkv" for all three).
@@ -113,12 +171,23 @@ class AttentionLayout:
                 f"layer {self.name!r}: queries have {self.q.size} rows per head, keys {self.k.size}; expected the same",
                 "correct head_dim of q and k in the layout",
             )
-        if self.k.heads != self.v.heads or self.q.heads % self.k.heads:
+        if self.q.heads % self.k.heads or self.q.heads % self.v.heads:
             raise LayoutError(
                 f"layer {self.name!r}: {self.q.heads} query, {self.k.heads} key and {self.v.heads} value heads; expected "
-                "equal key and value heads that divide the query heads",
+                "key heads and value heads that divide the query heads",
                 "correct heads and kv_heads in the layout",
             )
+        unknown = set(self.facts) - set(FACTS)
+        if unknown:
+            raise LayoutError(
+                f"layer {self.name!r}: no fact is called {', '.join(sorted(map(repr, unknown)))}; there are {', '.join(FACTS)}",
+                "correct facts= in the layout",
+            )
+
+    @property
+    def module(self) -> str:
+        """Qualified name of the attention module: `name` without its suffix."""
+        return self.name.partition("[")[0]
 
     @property
     def heads(self) -> int:
@@ -140,14 +209,29 @@ class AttentionLayout:
         """Width of the tokens that the queries read, D."""
         return self.q.width
 
-    def kv_head(self, head: int) -> int:
-        """The key/value head that query head `head` reads.
+    @property
+    def output_heads(self) -> int:
+        """Heads of what enters the output projection: the query heads, or the value heads of differential attention."""
+        return self.v.heads if self.facts.get("differential") else self.heads
+
+    def kv_head(self, head: int, role: Role = "k") -> int:
+        """The key (or value) head that query head `head` reads.
 
         Consecutive heads share one (Llama) unless the fact `kv_map` says "modulo" (x-transformers).
         """
+        shared = self.v.heads if role == "v" else self.k.heads
         if self.facts.get("kv_map") == "modulo":
-            return head % self.kv_heads
-        return head // (self.heads // self.kv_heads)
+            return head % shared
+        return head // (self.heads // shared)
+
+    @property
+    def scale_free(self) -> bool:
+        """Whether a gain on W_Q and W_K has no effect, since q and k are normalized before they meet."""
+        return any(self.facts.get(name) and FACTS[name].scale_free for name in self.facts)
+
+    def factored(self) -> tuple[Role, ...]:
+        """The roles that are a product of two stored weights."""
+        return tuple(role for role in QKV if self.role(role).inner is not None)
 
     def role(self, role: Role) -> RoleRows:
         """The rows of one role.

@@ -37,7 +37,7 @@ def make(context: Context, *, std: float) -> dict[str, list[Job]]:
     out: dict[str, list[Job]] = {}
     for layout in context.layouts:
         spread = spreads.get(layout.name, 0.0)
-        if not spread > 0 or layout.facts.get("qk_norm"):
+        if not spread > 0 or layout.scale_free:
             raise SpecError(
                 f"unit_logits: the logits of layer {layout.name!r} cannot be set by a gain on q and k "
                 + ("(q and k are normalized)" if spread > 0 else "(no spread on the example)"),

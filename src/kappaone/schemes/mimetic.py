@@ -40,6 +40,12 @@ def make(
     for head, kv in enumerate(layer.kv_head):
         groups.setdefault(kv, []).append(head)
     q, k, v = (layer.roles[r] for r in "qkv")
+    if k.heads != v.heads:
+        raise SpecError(
+            f"mimetic: layer {layer.name!r} has {k.heads} key heads and {v.heads} value heads (differential attention); "
+            "W_Q W_K^T and W_V W_O are defined for pairs of them",
+            "leave this layer out with layers=, or use another scheme",
+        )
     if q.width != k.width:
         raise SpecError(
             f"mimetic: layer {layer.name!r} reads queries of width {q.width} and keys of width {k.width}; "

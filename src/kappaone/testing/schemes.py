@@ -54,8 +54,8 @@ def check_scheme(
                 for head in range(rows.heads):
                     block_view(untouched, rows, role, head).fill_(False)
             if rows.bias == name:
-                for start in rows.bias_starts:
-                    untouched[start : start + rows.size] = False
+                for head in range(len(rows.bias_starts)):
+                    untouched[rows.bias_span(head)] = False
         assert torch.equal(after[name][untouched], old[untouched]), f"{name} changed outside the roles of {scheme}"
 
     again = case.model(dtype)
