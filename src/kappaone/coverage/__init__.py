@@ -1,0 +1,1 @@
+"""Which architectures of timm and transformers are handled: the whole of both libraries, counted and confirmed."""
