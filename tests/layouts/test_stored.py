@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils._pytree import tree_map
 
 from kappaone.layouts.stored import is_wrapper, why_no_weight, why_quantised
@@ -41,7 +42,7 @@ def test_modules_whose_weight_is_made_anew_or_packed():
     assert "weight norm of the old style" in why_no_weight(nn.utils.weight_norm(nn.Linear(4, 4)))
     assert "spectral norm of the old style" in why_no_weight(nn.utils.spectral_norm(nn.Linear(4, 4)))
     pruned = nn.Linear(4, 4)
-    nn.utils.prune.l1_unstructured(pruned, "weight", 0.5)
+    prune.l1_unstructured(pruned, "weight", 0.5)
     assert "pruned" in why_no_weight(pruned)
     two = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
     nn.utils.parametrizations.spectral_norm(two)

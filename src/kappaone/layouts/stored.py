@@ -50,7 +50,7 @@ def why_no_weight(module: Any, name: str = "weight") -> str | None:
         return f"quantised (packed in {packed})"
     if callable(getattr(module, name, None)) and hasattr(module, "_packed_params"):
         # Only the words go by the class; a dynamically quantised Linear is a kind of statically quantised one.
-        kind = "dynamically" if "Dynamic" in module._get_name() else "statically"
+        kind = "dynamically" if "dynamic" in type(module).__module__ else "statically"
         return f"{kind} quantised (packed in _packed_params)"
     return None
 
