@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from kappaone._version import __version__
-from kappaone.cli import catalogue, compare, doctor, initialise, measure
+from kappaone.cli import catalogue, compare, coverage, doctor, initialise, measure
 from kappaone.errors import KappaoneError, KappaoneWarning
 
 _INTERRUPTED = 130
@@ -41,7 +41,7 @@ def root(
     """Nothing of its own: the options are handled by their callbacks."""
 
 
-for group in (catalogue, initialise, measure, compare, doctor):
+for group in (catalogue, initialise, measure, compare, coverage, doctor):
     group.register(app)
 
 

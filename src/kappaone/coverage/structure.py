@@ -45,8 +45,9 @@ def attention_structures(model: nn.Module, found: Survey | None = None) -> dict[
     """
     found = survey(model) if found is None else found
     modules = dict(named_modules(model))
-    items = [item.name for item in (*found.layouts, *found.refused, *getattr(found, "outside", ()))]
+    items = [layout.module for layout in found.layouts]
+    items += [item.name for item in (*found.refused, *found.outside)]
     out: dict[str, list[str]] = {}
-    for name in items:
+    for name in dict.fromkeys(items):
         out.setdefault(structure(modules[name]), []).append(name)
     return out

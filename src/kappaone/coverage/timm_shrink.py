@@ -67,7 +67,7 @@ def _narrow(out: dict[str, Any]) -> None:
     before, dims = out[heads], out[width]
     if isinstance(before, (tuple, list)):
         least = min(before)
-        after = type(before)(2 * h // least if isinstance(dims, int) else min(max(h, 2), 4) for h in before)
+        after = type(before)(2 * h // least if isinstance(dims, int) else min(h, 4) for h in before)
         out[heads] = after
         out[width] = _HEAD_DIM * after[0] if isinstance(dims, int) else type(dims)(_HEAD_DIM * h for h in after)
     else:

@@ -23,7 +23,6 @@ from kappaone.coverage.structure import attention_structures
 from kappaone.coverage.timm_shrink import LEVELS, shrunk
 from kappaone.errors import MissingExtra, SpecError
 
-LIBRARY = "timm"
 # Fewer keys than this leave a query nothing to choose from, so that its rows look dead.
 _ENOUGH_KEYS = 4
 _SEED = 20260909
@@ -56,8 +55,13 @@ def on_meta(name: str) -> nn.Module:
 
 
 def small(name: str) -> Small | None:
-    """A small instance of an architecture, or None where none can be made (`attempt` says why)."""
+    """A small instance of an architecture, or None where none can be made; `why_not_small` then says why."""
     return attempt(name)[0]
+
+
+def why_not_small(name: str) -> str:
+    """Why `small` gives None, or "" where it gives an instance."""
+    return attempt(name)[1]
 
 
 def attempt(name: str) -> tuple[Small | None, str]:
