@@ -26,7 +26,7 @@ def test_no_two_adapters_claim_one_module(case):
 
 def test_two_claims_are_an_error_and_the_user_decides(monkeypatch):
     torch_mha = ADAPTERS[0]
-    monkeypatch.setattr(find, "ADAPTERS", (*ADAPTERS, Adapter("another", "torch", torch_mha.describe)))
+    monkeypatch.setattr(find, "all_adapters", lambda: (*ADAPTERS, Adapter("another", "torch", torch_mha.describe)))
     model = nn.MultiheadAttention(8, 2)
     with pytest.raises(LayoutError, match="claimed by the adapters"):
         find_attention(model)
@@ -53,7 +53,7 @@ def test_adapters_of_libraries_that_are_not_loaded_are_not_asked(monkeypatch):
     def explode(_: Site) -> None:
         raise AssertionError("asked")
 
-    monkeypatch.setattr(find, "ADAPTERS", (Adapter("x", "a_library_that_is_not_loaded", explode),))
+    monkeypatch.setattr(find, "all_adapters", lambda: (Adapter("x", "a_library_that_is_not_loaded", explode),))
     with pytest.raises(LayoutError):
         find_attention(nn.MultiheadAttention(8, 2))
     assert "a_library_that_is_not_loaded" not in sys.modules

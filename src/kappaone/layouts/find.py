@@ -16,11 +16,11 @@ from typing import Any, Literal
 from torch import nn
 
 from kappaone.errors import LayoutError, SpecError
-from kappaone.layouts.adapters import ADAPTERS
+from kappaone.layouts.adapters import all_adapters
 from kappaone.layouts.blocks import named_modules, parameters_by_name
 from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.notice import by_calls, by_structure
-from kappaone.layouts.site import Site
+from kappaone.layouts.site import Outside, Refusal, Site
 from kappaone.layouts.spec import AttentionSpec
 
 
@@ -55,10 +55,12 @@ class Survey:
     Attributes:
         layouts: in the order of the model's modules.
         refused: noticed, not described.
+        outside: recognised as something without softmax(Q K^T) V (linear attention, state spaces): left alone, by name.
     """
 
     layouts: tuple[AttentionLayout, ...]
     refused: tuple[Refused, ...] = ()
+    outside: tuple[Refused, ...] = ()
 
 
 def survey(
@@ -82,7 +84,10 @@ def survey(
     if layouts is not None and not isinstance(layouts, Sequence):
         raise SpecError(f"layouts={layouts!r}; expected a list", "pass layouts=[kappaone.AttentionSpec(...)]")
     modules = dict(named_modules(model))
-    given = {item.name: item for item in layouts or () if isinstance(item, AttentionLayout)}
+    given: dict[str, list[AttentionLayout]] = {}
+    for item in layouts or ():
+        if isinstance(item, AttentionLayout):
+            given.setdefault(item.module, []).append(item)
     specs = [item for item in layouts or () if isinstance(item, AttentionSpec)]
     unknown = [item for item in layouts or () if not isinstance(item, (AttentionLayout, AttentionSpec))]
     if unknown:
@@ -91,17 +96,18 @@ def survey(
             "kappaone.find_attention(model) gives the former, kappaone.AttentionSpec(...) makes the latter",
         )
     used: set[int] = set()
-    found: dict[str, AttentionLayout] = {}
+    found: dict[str, list[AttentionLayout]] = {}
+    declined: dict[str, Outside | Refusal] = {}
     for name, module in modules.items():
-        if any(_within(name, other) for other in found):
+        if any(_within(name, other) for other in (*found, *declined)):
             continue  # part of a layer that is described already; a wide match= does not reach into it
-        layout = given.get(name)
-        if layout is None:
-            layout = _describe(Site(name, module, modules), specs, used)
-        if layout is not None:
-            found[name] = layout
-    for item in given.values():
-        if item.name not in found:
+        answer: Answer = given.get(name) or _describe(Site(name, module, modules), specs, used)
+        if isinstance(answer, (Outside, Refusal)):
+            declined[name] = answer
+        elif answer:
+            found[name] = answer
+    for item in layouts or ():
+        if isinstance(item, AttentionLayout) and item.module not in found:
             raise LayoutError(
                 f"the given layout is for module {item.name!r}, which the model does not have",
                 "take the layouts from kappaone.find_attention of the same model",
@@ -112,19 +118,26 @@ def survey(
                 f"the layout spec {spec.match!r} matches none of the model's {len(modules)} modules",
                 "match= is a glob over qualified names, such as 'blocks.*.attn'",
             )
-    for layout in found.values():
-        _check_shapes(model, layout)
-    noticed = by_structure(modules, set(found))
+    described = [layout for group in found.values() for layout in group]
+    parameters = parameters_by_name(model)
+    for layout in described:
+        _check_shapes(parameters, layout)
+    noticed = by_structure(modules, {*found, *declined})
     if example is not None:
         for name, why in by_calls(model, modules, example).items():
-            described = any(_within(name, other) or _within(other, name) for other in found)
-            if not described and not any(_within(name, other) for other in noticed):
+            known = any(_within(name, other) or _within(other, name) for other in (*found, *declined))
+            if not known and not any(_within(name, other) for other in noticed):
                 noticed[name] = why
-    refused = tuple(
-        Refused(name, type(modules[name]).__name__, why, Site(name, modules[name], modules).shapes())
-        for name, why in noticed.items()
-    )
-    return Survey(tuple(found.values()), refused)
+
+    def listed(reasons: Mapping[str, str]) -> tuple[Refused, ...]:
+        return tuple(
+            Refused(name, type(modules[name]).__name__, why, Site(name, modules[name], modules).shapes())
+            for name, why in reasons.items()
+        )
+
+    refused = {name: item.why for name, item in declined.items() if isinstance(item, Refusal)}
+    outside = {name: item.why for name, item in declined.items() if isinstance(item, Outside)}
+    return Survey(tuple(described), listed({**refused, **noticed}), listed(outside))
 
 
 def find_attention(
@@ -169,6 +182,12 @@ def require(result: Survey, on_refused: str, modules: dict[str, nn.Module]) -> N
             "k=, v=; verify=True and example= check it (docs/layouts.md)"
             + ("; or on_refused='skip' to set the rest" if result.layouts else ""),
         )
+    if not result.layouts and result.outside:
+        lines = "\n  ".join(map(str, result.outside[:5]))
+        raise LayoutError(
+            f"the model has no softmax(Q K^T) V attention; {len(result.outside)} layers mix tokens in another way:\n  {lines}",
+            "the schemes of kappaone are defined for softmax attention; this model needs another initialization",
+        )
     if not result.layouts:
         kinds = sorted({type(module).__name__ for module in modules.values()})
         raise LayoutError(
@@ -188,35 +207,44 @@ def spec_skeleton(first: Refused, refused: Sequence[Refused], modules: Mapping[s
     return f"kappaone.AttentionSpec(match={match!r}, heads=?, q=?, k=?, v=?, o=?)"
 
 
-def _describe(site: Site, specs: list[AttentionSpec], used: set[int]) -> AttentionLayout | None:
+Answer = list[AttentionLayout] | Outside | Refusal | None
+
+
+def _describe(site: Site, specs: list[AttentionSpec], used: set[int]) -> Answer:
     for i, spec in enumerate(specs):
         if spec.matches(site.name):
             used.add(i)
-            return spec.describe(site)
+            return [spec.describe(site)]
     declared = getattr(site.module, "kappaone_attention", None)
     if isinstance(declared, AttentionSpec):
-        return declared.describe(site, "declaration")
+        return [declared.describe(site, "declaration")]
     if declared is not None:
         raise SpecError(
             f"{site.name!r} declares kappaone_attention = {declared!r}; expected an AttentionSpec",
             "set module.kappaone_attention = kappaone.AttentionSpec(heads=..., ...)",
         )
-    answers = [a for adapter in ADAPTERS if adapter.library in sys.modules and (a := adapter.describe(site))]
+    answers: dict[str, list[AttentionLayout] | Outside | Refusal] = {}
+    for adapter in all_adapters():
+        if adapter.library in sys.modules and (answer := adapter.describe(site)) is not None:
+            answers[adapter.name] = (
+                [answer]
+                if isinstance(answer, AttentionLayout)
+                else (answer if isinstance(answer, (Outside, Refusal)) else list(answer))
+            )
     if len(answers) > 1:
         raise LayoutError(
-            f"{site.name!r} is claimed by the adapters {', '.join(a.source for a in answers)}",
+            f"{site.name!r} is claimed by the adapters {', '.join(answers)}",
             "pass the right one yourself with layouts=[...]",
         )
-    return answers[0] if answers else None
+    return next(iter(answers.values()), None)
 
 
 def _within(name: str, other: str) -> bool:
     return name == other or name.startswith(f"{other}.") or other == ""
 
 
-def _check_shapes(model: nn.Module, layout: AttentionLayout) -> None:
+def _check_shapes(parameters: Mapping[str, nn.Parameter], layout: AttentionLayout) -> None:
     _check_overlaps(layout)
-    parameters = parameters_by_name(model)
     for role in ("q", "k", "v", "o"):
         rows = {"q": layout.q, "k": layout.k, "v": layout.v, "o": layout.o}[role]
         if rows is None:

@@ -8,13 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from kappaone.errors import LayoutError
-from kappaone.layouts.layout import RoleRows
+from kappaone.layouts.layout import Inner, RoleRows
+
+# Children by which a module holds the linear map that it wraps: PEFT and LoRA layers, clipped linear maps, linear maps
+# and 1x1 convolutions with a norm behind them.
+_WRAPPED = ("base_layer", "linear", "ln", "conv", "c", "original_layer")
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What an adapter answers for a module that mixes tokens without softmax(Q K^T) V: it is none of our business.
+
+    Attributes:
+        why: what it does instead, such as "linear attention".
+    """
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What an adapter answers for attention that it knows and that no layout can state.
+
+    Attributes:
+        why: the reason, such as "each head's projection is a module of its own".
+    """
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -27,6 +54,7 @@ class Projection:
         outputs: number of outputs (rows of W in y = W x).
         inputs: number of inputs.
         transposed: stored (in, out).
+        axes: leading axes of the stored weight that are its outputs.
     """
 
     weight: str
@@ -34,20 +62,27 @@ class Projection:
     outputs: int
     inputs: int
     transposed: bool
+    axes: int = 1
 
-    def rows(self, starts: Sequence[int], size: int) -> RoleRows:
+    def rows(self, starts: Sequence[int], size: int, *, step: int = 1, inner: Inner | None = None) -> RoleRows:
         """These rows of the projection as a role."""
         at = tuple(starts)
-        return RoleRows(
-            self.weight, at, size, self.inputs, self.transposed, self.bias, at if self.bias is not None else ()
-        )
+        bias_at = at if self.bias is not None else ()
+        return RoleRows(self.weight, at, size, self.inputs, self.transposed, self.bias, bias_at, step, self.axes, inner)
 
-    def columns(self, heads: int) -> RoleRows:
-        """The projection as an output projection: its input columns, split evenly by head."""
-        size = self.inputs // heads
-        return RoleRows(
-            self.weight, tuple(range(0, size * heads, size)), size, self.outputs, self.transposed, self.bias
-        )
+    def columns(self, heads: int, *, start: int = 0, size: int | None = None, interleaved: bool = False) -> RoleRows:
+        """The projection as an output projection: its input columns, split evenly by head.
+
+        Args:
+            heads: heads of what it reads.
+            start: its first column that reads attention, where it reads something else too.
+            size: columns of each head; all that there are, divided evenly, if None.
+            interleaved: the columns run over heads first (head_dim is the outer axis).
+        """
+        size = (self.inputs - start) // heads if size is None else size
+        starts = range(start, start + heads) if interleaved else range(start, start + size * heads, size)
+        step = heads if interleaved else 1
+        return RoleRows(self.weight, tuple(starts), size, self.outputs, self.transposed, self.bias, (), step, self.axes)
 
 
 @dataclass(frozen=True)
@@ -93,12 +128,16 @@ class Site:
         """Names of the parameters that the module holds itself."""
         return {name for name, p in self.module._parameters.items() if p is not None}
 
-    def projection(self, child: str, *, transposed: bool | None = None) -> Projection | None:
+    def projection(self, child: str, *, transposed: bool | None = None, axes: int = 1) -> Projection | None:
         """A linear map by the name of a child module, or of a parameter of the module or of a child.
 
+        A child that only wraps a linear map (an adapter's `base_layer`, a clipped or a normalized linear map) is looked
+        through: its weight then lies one level down.
+
         Args:
-            child: such as "qkv", "attention.query" or "in_proj_weight".
+            child: such as "qkv", "attention.query", "to_out.0" or "in_proj_weight".
             transposed: how the weight is stored; by the child's attributes (`nf` means Conv1D) if None.
+            axes: leading axes of the weight that are its outputs, for a parameter of more than two axes.
 
         Returns:
             The projection, or None if there is no two-dimensional weight (or 1x1 convolution) of that name.
@@ -108,6 +147,11 @@ class Site:
         for step in path:
             owner = getattr(owner, step, None)
         target = getattr(owner, last, None)
+        while isinstance(target, nn.Module) and not _weighs(target):
+            inner = next((name for name in _WRAPPED if isinstance(getattr(target, name, None), nn.Module)), None)
+            if inner is None:
+                return None
+            child, target = f"{child}.{inner}", getattr(target, inner)
         if isinstance(target, nn.Module):
             weight, bias = getattr(target, "weight", None), getattr(target, "bias", None)
             weight_name, bias_name = f"{child}.weight", f"{child}.bias"
@@ -122,13 +166,13 @@ class Site:
             raise LayoutError(
                 f"{self.qualified(weight_name)!r} has no shape yet (a lazy module)", "run one forward pass first"
             )
-        if (
-            not isinstance(weight, Tensor)
-            or weight.ndim not in (2, 4)
-            or (weight.ndim == 4 and weight[0, 0].numel() != 1)
-        ):
+        if not isinstance(weight, Tensor) or weight.ndim < 2:
             return None
-        outputs, inputs = weight.shape[:2][::-1] if transposed else weight.shape[:2]
+        if axes == 1 and (weight.ndim == 3 or weight.ndim > 4 or (weight.ndim == 4 and weight[0, 0].numel() != 1)):
+            return None
+        outputs, inputs = prod(weight.shape[:axes]), prod(weight.shape[axes:])
+        if transposed:
+            outputs, inputs = inputs, outputs
         has_bias = isinstance(bias, Tensor)
         return Projection(
             self.qualified(weight_name),
@@ -136,7 +180,12 @@ class Site:
             int(outputs),
             int(inputs),
             bool(transposed),
+            axes,
         )
+
+    def first_projection(self, *children: str) -> Projection | None:
+        """The first of several names under which there is a projection."""
+        return next((part for child in children if (part := self.projection(child)) is not None), None)
 
     def shapes(self) -> str:
         """The parameters of the module with their shapes, for error messages."""
@@ -147,3 +196,8 @@ class Site:
             for name, p in self.module.named_parameters()
         ]
         return ", ".join(found) if found else "no parameters"
+
+
+def _weighs(module: nn.Module) -> bool:
+    """Whether a module holds a weight itself (a parameter, or a tensor computed from one by a parametrization)."""
+    return isinstance(getattr(module, "weight", None), Tensor)

@@ -2,23 +2,22 @@
 
     AttentionSpec(match="blocks.*.mix", heads=12, fused="to_qkv", order="q k v", o="to_out")
     AttentionSpec(match="layers.*.att", heads=8, kv_heads=2, q="wq", k="wk", v="wv", o="wo")
+    AttentionSpec(match="*.attn", heads=8, q="to_q", fused="to_kv", order="k v", o="to_out.0")
 
-A module may carry such a spec itself, as its attribute `kappaone_attention` (`match` is then ignored).
+The same in TOML, for the command line: a table `[[layout]]` for each spec. A module may carry such a spec itself, as its attribute `kappaone_attention` (`match` is then ignored).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from kappaone.errors import SpecError
-from kappaone.layouts.layout import QKV, AttentionLayout, Role
+from kappaone.layouts.layout import QKV, AttentionLayout, Role, RoleRows
+from kappaone.layouts.order import Order, parse, starts_and_steps
 from kappaone.layouts.site import Projection, Site
-
-_ORDER = re.compile(r"^(?:(head|group)\(([qkv ]+)\)|([qkv ]+))$")
 
 
 @dataclass(frozen=True)
@@ -28,16 +27,19 @@ class AttentionSpec:
     Attributes:
         match: glob over qualified module names, such as "blocks.*.attn".
         heads: number of query heads.
-        fused: child (or parameter) that holds q, k and v together; with `order`.
-        order: order of the rows in `fused`: "q k v" (all q, then all k, then all v), "head(q k v)" (q, k, v of
-            head 0, then of head 1, ...), "group(q k v)" (per key/value group: its queries, its key, its value); any
-            order of the letters.
+        fused: child (or parameter) that holds several roles together; with `order`.
+        order: order of the rows in `fused`, see `kappaone.layouts.order`: "q k v" (all q, then all k, then all v),
+            "head(q k v)", "group(q k v)" (per key/value group: its queries, its key, its value), "dim(head(q k v))"
+            (interleaved), ...; a role that it does not name has its own weight. For separate weights "head" or "dim"
+            says which axis is the outer one.
         q: child (or parameter) of the queries where the roles are separate.
         k: of the keys.
         v: of the values.
         o: of the output projection, if the module has one.
         kv_heads: key/value heads, if fewer than heads.
-        head_dim: rows per head; worked out from the shapes if None.
+        head_dim: rows per head of q and k; worked out from the shapes if None.
+        value_dim: rows per head of v; head_dim if None.
+        o_order: which axis is the outer one among the columns of `o`: "head" or "dim".
         scale: factor on q.k inside the softmax; 1/sqrt(head_dim) if None.
         causal: whether the layer masks the future by itself.
         transposed: weights are stored (in, out); worked out for Linear and Conv1D children if None.
@@ -54,13 +56,15 @@ class AttentionSpec:
     o: str | None = None
     kv_heads: int | None = None
     head_dim: int | None = None
+    value_dim: int | None = None
+    o_order: Literal["head", "dim"] = "head"
     scale: float | None = None
     causal: bool | None = None
     transposed: bool | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("heads", "kv_heads", "head_dim"):
+        for name in ("heads", "kv_heads", "head_dim", "value_dim"):
             value = getattr(self, name)
             if (value is None and name != "heads") or (type(value) is int and value >= 1):
                 continue
@@ -77,24 +81,35 @@ class AttentionSpec:
                 f"layout spec {self.match!r}: scale={self.scale!r}; expected a positive number",
                 "leave it out for 1/sqrt(head_dim)",
             )
-        separate = [self.q, self.k, self.v]
-        if (self.fused is None) == any(part is None for part in separate) or (self.fused and any(separate)):
+        if self.o_order not in ("head", "dim"):
             raise SpecError(
-                f"layout spec {self.match!r}: expected either fused=... or all of q=, k=, v=",
-                "name the child modules (or parameters) that hold the projections",
+                f"layout spec {self.match!r}: o_order={self.o_order!r}; expected 'head' or 'dim'", "correct it"
             )
-        self._order()
+        named = {role for role in QKV if getattr(self, role) is not None}
+        inside = set(self._order().roles) if self.fused is not None else set()
+        if self.fused is None:
+            self._separate_order()
+        if inside & named or inside | named != set(QKV):
+            raise SpecError(
+                f"layout spec {self.match!r}: "
+                + (f"fused={self.fused!r} holds {' '.join(sorted(inside))} by its order, " if inside else "")
+                + f"{' '.join(sorted(named)) or 'no role'} named apart; expected each of q, k, v once",
+                "name the child modules (or parameters): fused=... with order=, or q=, k=, v=",
+            )
 
-    def _order(self) -> tuple[Literal["blocked", "head", "group"], str]:
-        found = _ORDER.match(self.order.strip())
-        letters = "".join((found[2] or found[3]).split()) if found else ""
-        if found is None or sorted(letters) != ["k", "q", "v"]:
+    def _order(self) -> Order:
+        try:
+            return parse(self.order)
+        except SpecError as error:
+            raise SpecError(f"layout spec {self.match!r}: {error.what}", error.todo) from None
+
+    def _separate_order(self) -> str:
+        if self.order not in ("q k v", "head", "dim"):
             raise SpecError(
-                f"layout spec {self.match!r}: order={self.order!r}; expected 'q k v', 'head(q k v)' or "
-                "'group(q k v)', with the letters in any order",
-                "kappaone.verify tells which rows are which",
+                f"layout spec {self.match!r}: order={self.order!r} without fused=; expected 'head' or 'dim'",
+                "name the weight that holds several roles with fused=",
             )
-        return ("head" if found[1] == "head" else "group" if found[1] == "group" else "blocked"), letters
+        return "dim" if self.order == "dim" else "head"
 
     def matches(self, name: str) -> bool:
         """Whether the spec is for the module of this name."""
@@ -106,32 +121,13 @@ class AttentionSpec:
         Raises:
             SpecError: if the shapes do not fit.
         """
-        kv_heads = self.kv_heads or self.heads
+        counts: dict[Role, int] = {"q": self.heads, "k": self.kv_heads or self.heads, "v": self.kv_heads or self.heads}
+        roles: dict[Role, RoleRows] = {}
         if self.fused is not None:
-            part = self._projection(site, self.fused)
-            head_dim = self.head_dim or part.outputs // (self.heads + 2 * kv_heads)
-            total = head_dim * (self.heads + 2 * kv_heads)
-            if total != part.outputs:
-                raise SpecError(
-                    f"{part.weight!r} has {part.outputs} outputs; the spec {self.match!r} needs {total} = head_dim "
-                    f"{head_dim} x ({self.heads} query + 2 x {kv_heads} key/value heads)",
-                    "correct heads, kv_heads or head_dim",
-                )
-            starts = self._fused_starts(kv_heads, head_dim)
-            roles = {role: part.rows(starts[role], head_dim) for role in QKV}
-        else:
-            parts = {role: self._projection(site, str(getattr(self, role))) for role in QKV}
-            counts = {"q": self.heads, "k": kv_heads, "v": kv_heads}
-            roles = {}
-            for role, part in parts.items():
-                size = part.outputs // counts[role] if role == "v" or not self.head_dim else self.head_dim
-                if size * counts[role] != part.outputs:
-                    raise SpecError(
-                        f"{part.weight!r} has {part.outputs} outputs; the spec {self.match!r} needs a multiple of "
-                        f"{counts[role]} heads" + (f" x head_dim {size}" if self.head_dim else ""),
-                        "correct heads, kv_heads or head_dim",
-                    )
-                roles[role] = part.rows(range(0, part.outputs, size), size)
+            roles |= self._fused(site, self.fused, counts)
+        for role in QKV:
+            if role not in roles:
+                roles[role] = self._alone(site, role, counts[role], self._order().outer if self.fused else ())
         return AttentionLayout(
             name=site.name,
             kind=type(site.module).__name__,
@@ -139,7 +135,7 @@ class AttentionSpec:
             q=roles["q"],
             k=roles["k"],
             v=roles["v"],
-            o=None if self.o is None else self._projection(site, self.o).columns(self.heads),
+            o=None if self.o is None else self._output(site, self.o, roles["v"].size),
             scale=self.scale if self.scale is not None else roles["q"].size ** -0.5,
             causal=self.causal,
             facts=dict(self.facts),
@@ -156,30 +152,48 @@ class AttentionSpec:
             )
         return part
 
-    def _fused_starts(self, kv_heads: int, head_dim: int) -> dict[Role, range | list[int]]:
-        kind, letters = self._order()
-        group = self.heads // kv_heads
-        counts: dict[str, int] = {"q": self.heads, "k": kv_heads, "v": kv_heads}
-        starts: dict[Role, range | list[int]] = {}
-        if kind == "blocked":
-            at = 0
-            for letter in letters:
-                rows = counts[letter] * head_dim
-                starts[_role(letter)] = range(at, at + rows, head_dim)
-                at += rows
-            return starts
-        if kind == "head" and group != 1:
+    def _fused(self, site: Site, child: str, counts: dict[Role, int]) -> dict[Role, RoleRows]:
+        part, order = self._projection(site, child), self._order()
+        shares = sum(counts[_role(role)] for role in order.roles)
+        values = counts["v"] if "v" in order.roles else 0
+        size = self.head_dim
+        if size is None:
+            known = values * self.value_dim if self.value_dim else 0
+            size = (part.outputs - known) // (shares - (values if self.value_dim else 0))
+        sizes = {role: size if role != "v" else self.value_dim or size for role in order.roles}
+        at, total = starts_and_steps(order, {r: counts[_role(r)] for r in order.roles}, sizes, text=self.order)
+        if total != part.outputs:
+            need = " + ".join(f"{counts[_role(r)]} {r} x {sizes[r]}" for r in order.roles)
             raise SpecError(
-                f"layout spec {self.match!r}: order='head(...)' with {kv_heads} kv_heads for {self.heads} heads",
-                "use order='group(q k v)' for grouped queries",
+                f"{part.weight!r} has {part.outputs} outputs; the spec {self.match!r} needs {total} = {need}",
+                "correct heads, kv_heads or head_dim",
             )
-        stride, at = (group + 2) * head_dim, 0
-        for letter in letters:
-            blocks = group if letter == "q" else 1
-            starts[_role(letter)] = [g * stride + at + b * head_dim for g in range(kv_heads) for b in range(blocks)]
-            at += blocks * head_dim
-        return starts
+        return {_role(r): part.rows(at[r][0], sizes[r], step=at[r][1]) for r in order.roles}
+
+    def _alone(self, site: Site, role: Role, heads: int, outer: tuple[str, ...]) -> RoleRows:
+        part = self._projection(site, str(getattr(self, role)))
+        given = self.head_dim if role != "v" else self.value_dim
+        size = given or part.outputs // heads
+        if size * heads != part.outputs:
+            raise SpecError(
+                f"{part.weight!r} has {part.outputs} outputs; the spec {self.match!r} needs a multiple of {heads} heads"
+                + (f" x {size}" if given else ""),
+                "correct heads, kv_heads, head_dim or value_dim",
+            )
+        if "dim" in outer or (self.fused is None and self._separate_order() == "dim"):
+            return part.rows(range(heads), size, step=heads)
+        return part.rows(range(0, part.outputs, size), size)
+
+    def _output(self, site: Site, child: str, size: int) -> RoleRows:
+        part = self._projection(site, child)
+        heads = part.inputs // size if self.facts.get("differential") else self.heads
+        if heads * size != part.inputs:
+            raise SpecError(
+                f"{part.weight!r} reads {part.inputs} columns; the spec {self.match!r} gives {heads} heads x {size}",
+                "correct heads, head_dim, value_dim, or o",
+            )
+        return part.columns(heads, interleaved=self.o_order == "dim")
 
 
-def _role(letter: str) -> Role:
-    return "q" if letter == "q" else "k" if letter == "k" else "v"
+def _role(role: str) -> Role:
+    return "q" if role == "q" else "k" if role == "k" else "v"

@@ -6,12 +6,14 @@ To add one: write the file, add its line here, one in docs/layouts.md, one row i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kappaone.layouts.adapters import timm_vit, torch_mha, transformers_bert, transformers_gpt2, transformers_proj
 from kappaone.layouts.layout import AttentionLayout
-from kappaone.layouts.site import Site
+from kappaone.layouts.site import Outside, Refusal, Site
+
+Answer = AttentionLayout | Sequence[AttentionLayout] | Outside | Refusal | None
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,13 @@ class Adapter:
     Attributes:
         name: how reports call it.
         library: the top-level package that must be loaded for it to be asked.
-        describe: from a site to a layout, or None.
+        describe: from a site to its layout (or layouts, where one module holds several attentions), `Outside` for
+            what is no softmax attention, `Refusal` for attention that no layout can state, None for anything else.
     """
 
     name: str
     library: str
-    describe: Callable[[Site], AttentionLayout | None]
+    describe: Callable[[Site], Answer]
 
 
 ADAPTERS: tuple[Adapter, ...] = (
@@ -36,3 +39,8 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter("transformers.bert", "transformers", transformers_bert.describe),
     Adapter("transformers.proj", "transformers", transformers_proj.describe),
 )
+
+
+def all_adapters() -> tuple[Adapter, ...]:
+    """Our adapters, and those that installed packages bring."""
+    return ADAPTERS
