@@ -24,19 +24,11 @@ from kappaone.errors import MeasureError
 from kappaone.layouts import AttentionLayout, AttentionSpec, survey
 from kappaone.layouts.blocks import bias_blocks, named_modules, stacked_blocks
 from kappaone.layouts.capture import Recorded, record
+from kappaone.layouts.facts import FACTS, explain
 from kappaone.layouts.find import require
 from kappaone.layouts.layout import QKV
 from kappaone.linalg.spectra import spectrum
 from kappaone.linalg.workers import ordered
-
-# Facts under which the closed form of J is not that of softmax(scale X W_Q W_K^T X^T) X W_V.
-UNSUPPORTED = {
-    "rotary": "rotary embeddings turn q and k after the weights",
-    "qk_norm": "q and k are normalized after the weights",
-    "cosine": "q and k are normalized after the weights (cosine attention)",
-    "channel_attention": "the softmax is over channels, not over tokens",
-}
-
 
 Tell = Callable[[int, int, "float | None"], None]
 
@@ -219,7 +211,7 @@ def _seen(model: nn.Module, layout: AttentionLayout, rec: Recorded, sample: int)
             f"sample {sample} asked for; layer {layout.name!r} saw a batch of {batch}", f"pass sample=0 to {batch - 1}"
         )
     notes = [f"called {rec.calls} times in one forward; the first call is measured"] if rec.calls > 1 else []
-    reason = next((why for fact, why in UNSUPPORTED.items() if layout.facts.get(fact)), "")
+    reason = next((explain(name) for name, value in layout.facts.items() if value and not FACTS[name].exact), "")
     same = _same(rec.tokens, rec.kv_tokens)
     X_q = rec.tokens[sample]
     X_kv = X_q if same else rec.kv_tokens[sample]
@@ -282,7 +274,6 @@ def _with_bound(measured: _Measured, seen: _Seen, weights: WeightSpectra) -> Hea
     head, L = measured.head, measured.kappa_plus_Lambda
     if L is None:
         return head
-    # The bound has a closed form only where keys and values have the same heads.
     q, k, v = (weights.roles[role].heads[head.head if role == "q" else head.kv_head] for role in QKV)
     tokens, ranks = (seen.X_q, seen.X_kv), (seen.rank_q, seen.rank_kv)
     return replace(head, bound=bound_from_parts(tokens, ranks, (q, k, v), head.probabilities, L))

@@ -20,8 +20,12 @@ from torch.overrides import TorchFunctionMode
 
 from kappaone.errors import MeasureError
 from kappaone.layouts.blocks import bias_blocks, named_modules, stacked_blocks
+from kappaone.layouts.facts import explain
 from kappaone.layouts.layout import AttentionLayout, Role
 from kappaone.layouts.running import evaluating, hooked, run
+
+# Attention whose probabilities are not one softmax over tokens of scale * q k^T (+ something) for each query head.
+_UNHEARD = ("channel_attention", "differential", "talking_heads", "approximate", "low_rank")
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def listen(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -
     Raises:
         MeasureError: if the model fails on the example.
     """
-    heard = {layout.name: Heard() for layout in layouts}
+    heard = {layout.module: Heard() for layout in layouts}
     stack: list[Heard] = []
     mha_signature = inspect.signature(F.multi_head_attention_forward)
 
@@ -109,7 +113,7 @@ def listen(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -
     modules = {name: module for name, module in named_modules(model) if name in heard}
     with evaluating(model), hooked(modules, before, lambda _: leave), Ear():
         run(model, example)
-    return heard
+    return {layout.name: heard[layout.module] for layout in layouts}
 
 
 def record(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -> dict[str, Recorded]:
@@ -132,6 +136,12 @@ def record(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -
 
 def _recorded(model: nn.Module, layout: AttentionLayout, heard: Heard) -> Recorded:
     kwargs = heard.kwargs or {}
+    told = [name for name in layout.facts if layout.facts[name] and name in _UNHEARD]
+    if told:
+        raise MeasureError(
+            f"layer {layout.name!r} cannot be measured on data yet: {explain(told[0])}",
+            "its weights are measured; leave it out to measure the others",
+        )
     if heard.mha is not None:
         return _from_mha(model, layout, heard)
     tokens = next(

@@ -1,0 +1,266 @@
+"""One attention layer on the bench: what its projections read, and what it puts out before its output projection.
+
+The module runs alone, on the inputs that it got in a forward pass of the model, in float64, with copies of its weights
+(`torch.func.functional_call`): nothing is written to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kappaone.errors import MeasureError
+from kappaone.layouts.blocks import as_matrix
+from kappaone.layouts.capture import Heard
+from kappaone.layouts.layout import QKV, AttentionLayout, Role, RoleRows
+
+
+class Bench:
+    """An attention module with its inputs and weights in float64.
+
+    Args:
+        module: the attention module, in evaluation mode.
+        layout: what is said of it.
+        heard: what it got when the model ran.
+
+    Attributes:
+        base: (batch, tokens, heads x value_dim), its output in front of the output projection.
+        size: largest entry of `base`.
+    """
+
+    def __init__(self, module: nn.Module, layout: AttentionLayout, heard: Heard) -> None:
+        self.module, self.layout = module, layout
+        self.args, self.kwargs = _double(heard.args), _double(heard.kwargs or {})
+        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self.state = {name: _double(value.detach()) for name, value in state.items()}
+        self.batch_first = bool(layout.facts.get("batch_first", True))
+        if layout.o is not None and layout.output == "projected":
+            self._open_output()
+        tokens = next((t for t in _floating((*self.args, *self.kwargs.values())) if t.ndim >= 2), None)
+        if tokens is not None and not tokens.numel():
+            raise MeasureError(
+                f"layer {layout.name!r} was called with no tokens: {tuple(tokens.shape)}",
+                "pass an example with at least one item and three tokens",
+            )
+        self._read: dict[Role, Tensor] = {}
+        self._listening = True
+        self.base = self._output(self.state)
+        self._listening = False
+        self.size = float(self.base.abs().max())
+        if not bool(self.base.isfinite().all()):
+            raise MeasureError(
+                f"layer {layout.name!r} gives NaN or infinite outputs in float64 on the inputs it got, before anything is changed",
+                "pass an example without padding, or one that the model computes finite outputs for",
+            )
+        if not torch.equal(self.base, self._output(self.state)):
+            raise MeasureError(
+                f"layer {layout.name!r} gives two outputs for the same inputs (it keeps a state, or draws numbers)",
+                "verify it with its cache and its randomness off",
+            )
+        self._asking = _largest_late(self.reads("q"))
+
+    def reads(self, role: Role) -> Tensor:
+        """(batch, tokens, width): what the projection of a role reads.
+
+        What its module was called with if that is a module of its own, else the layer's input of this width.
+        """
+        if role in self._read:
+            return self._read[role]
+        width = self.layout.role(role).width
+        fitting = [t for t in _floating((*self.args, *self.kwargs.values())) if t.shape[-1] == width and t.ndim >= 2]
+        # A call such as attention(query, key, value) says what each role reads.
+        named = self.kwargs.get({"q": "query", "k": "key", "v": "value"}[role])
+        by_place = [t for t in _floating(self.args[:3]) if t.ndim >= 2]
+        if isinstance(named, Tensor) and named.shape[-1] == width:
+            chosen = named
+        elif len(by_place) == 3 and by_place[QKV.index(role)].shape[-1] == width:
+            chosen = by_place[QKV.index(role)]
+        elif fitting:
+            chosen = fitting[-1 if role != "q" and self.layout.facts.get("cross") else 0]
+        else:
+            raise MeasureError(
+                f"layer {self.layout.name!r} was called without tokens of width {width}, which its {role} reads",
+                "report this layer",
+            )
+        self._read[role] = self._tokens(chosen, width)
+        return self._read[role]
+
+    def tested(self, role: Role) -> Tensor:
+        """(batch,) the token of each example that tells query rows from key rows, among those that a role reads."""
+        reads = self.reads(role)
+        if len(self._asking) == len(reads):
+            return self._asking.clamp(max=reads.shape[1] - 1)
+        return torch.full((len(reads),), reads.shape[1] - 1, device=reads.device)
+
+    def single(self, role: Role) -> bool:
+        """Whether only one token asks, or the role reads one token only."""
+        return self.reads("q").shape[1] == 1 or self.base.shape[1] == 1 or self.reads(role).shape[1] == 1
+
+    def respond(self, role: Role, row: int, change: Tensor) -> Tensor:
+        """How the output differs when a row of a role's weight is changed."""
+        rows = self.layout.role(role)
+        name = self._local(rows.parameter)
+        weight = self.state[name].clone(memory_format=torch.contiguous_format)
+        as_matrix(weight, rows)[row] += change
+        return self._output({**self.state, name: weight}) - self.base
+
+    def moved_heads(self, response: Tensor) -> tuple[int, ...]:
+        """The output heads that a response moves."""
+        by_head = torch.stack([part.abs().max() for part in self._by_head(response)])
+        return tuple(int(h) for h in (by_head > 1e-4 * by_head.max()).nonzero().flatten())
+
+    def moved_columns(self, response: Tensor) -> int:
+        """How many output columns move."""
+        by_column = response.abs().amax(dim=(0, 1))
+        return int((by_column > 1e-6 * by_column.max()).sum())
+
+    def fills_its_heads(self, response: Tensor, moved: tuple[int, ...]) -> bool:
+        """Whether a query or key row moves its heads as a whole: else the layout's heads are several real ones."""
+        parts = self._by_head(response)
+        columns = [parts[head].abs().amax(dim=(0, 1)) for head in moved]
+        top = max(float(part.max()) for part in columns)
+        return all(float((part > 1e-9 * top).double().mean()) > 0.75 for part in columns)
+
+    def at_tested(self, role: Role, response: Tensor) -> Tensor:
+        """The response at the tested token of each example."""
+        tested = self.tested(role)
+        if len(response) != len(tested) or int(tested.max()) >= response.shape[1]:
+            return response[:, -1]  # folded batches: the module's tokens are not the output's
+        return response[torch.arange(len(response), device=response.device), tested.to(response.device)]
+
+    def _by_head(self, response: Tensor) -> list[Tensor]:
+        """The columns of each output head."""
+        heads, o = self.layout.output_heads, self.layout.o
+        if o is not None and o.heads == heads and self.layout.output == "projected":
+            # What is captured may be the attention's part alone, where the projection reads something else before it.
+            first = 0 if response.shape[-1] >= o.stop else min(o.starts)
+            spans = [o.span(head) for head in range(heads)]
+            return [response[..., slice(span.start - first, span.stop - first, span.step)] for span in spans]
+        return list(response.tensor_split(heads, -1))
+
+    def _output(self, state: Mapping[str, Tensor]) -> Tensor:
+        """(batch, tokens, heads x value_dim), in front of the output projection."""
+        seen: list[Tensor] = []
+        handles = []
+        owner = self._owner(self.layout.o) if self.layout.output == "projected" else None
+        if owner is not None:
+            handles.append(owner.register_forward_pre_hook(lambda _m, args: seen.append(args[0])))
+        if self._listening:
+            for role in QKV:
+                handles.append(self._listen(role))
+        try:
+            out = torch.func.functional_call(self.module, dict(state), self.args, self.kwargs)
+        except MeasureError:
+            raise
+        except Exception as error:
+            raise MeasureError(
+                f"layer {self.layout.name!r} does not run alone in float64 on the inputs it got: {type(error).__name__}: {error}",
+                "verify a float32 copy of the model, or leave verify out",
+            ) from error
+        finally:
+            for handle in handles:
+                if handle is not None:
+                    handle.remove()
+        rows = self.layout.o if seen else None
+        result = seen[0] if seen else out[0] if isinstance(out, (tuple, list)) else out
+        width = rows.rows if rows is not None else self.layout.output_heads * self.layout.v.size
+        result = result.detach().double()
+        if result.ndim == 4 and result.shape[-1] != width and result.shape[1] == width:
+            result = result.movedim(1, -1)  # channels first
+        if result.ndim == 2:
+            result = result[None]
+        if not self.batch_first:
+            result = result.transpose(0, 1)
+        return result.reshape(result.shape[0], -1, result.shape[-1])
+
+    def _listen(self, role: Role) -> Any:
+        """Note what the module that owns a role's weight is called with, once."""
+        rows = self.layout.role(role)
+        owner = self._owner(rows)
+        if owner is None:
+            return None
+
+        def hook(_module: nn.Module, args: tuple[Any, ...]) -> None:
+            if role not in self._read and args and isinstance(args[0], Tensor):
+                self._read[role] = self._tokens(args[0].detach(), rows.width)
+
+        return owner.register_forward_pre_hook(hook)
+
+    def _tokens(self, value: Tensor, width: int) -> Tensor:
+        """(batch, tokens, width) of what a projection is called with."""
+        if value.ndim == 4 and value.shape[-1] != width and value.shape[1] == width:
+            value = value.movedim(1, -1)  # channels first
+        if not self.batch_first and value.ndim >= 3:
+            value = value.transpose(0, 1)
+        tokens = value.reshape(value.shape[0] if value.ndim > 2 else 1, -1, value.shape[-1])
+        spread = float((tokens - tokens.reshape(-1, tokens.shape[-1])[0]).abs().max())
+        if spread == 0 and tokens.shape[0] * tokens.shape[1] > 1 and tokens.shape[1] > 1:
+            raise MeasureError(
+                f"layer {self.layout.name!r}: all tokens of the example are alike",
+                "pass an example with different tokens",
+            )
+        return tokens
+
+    def _open_output(self) -> None:
+        """Make the output projection the identity, for modules that do not call it as a module (torch's MHA)."""
+        o = self.layout.o
+        assert o is not None
+        name = self._local(o.parameter)
+        if name in self.state and o.width >= o.rows and o.axes == 1:
+            weight = torch.zeros_like(self.state[name])
+            as_matrix(weight, o).fill_diagonal_(1.0)
+            self.state[name] = weight
+            bias = None if o.bias is None else self._local(o.bias)
+            if bias in self.state:
+                self.state[bias] = torch.zeros_like(self.state[bias])
+
+    def _owner(self, rows: RoleRows | None) -> nn.Module | None:
+        """The module in the layer that holds a weight, if it is not the layer itself."""
+        if rows is None:
+            return None
+        owner = self._local(rows.parameter).rpartition(".")[0]
+        try:
+            return self.module.get_submodule(owner) if owner else None
+        except AttributeError:
+            return None  # under the parent, as BERT's output projection
+
+    def _local(self, name: str) -> str:
+        """A parameter's name inside the module, as functional_call wants it."""
+        prefix = f"{self.layout.module}." if self.layout.module else ""
+        return name.removeprefix(prefix)
+
+
+def _largest_late(tokens: Tensor) -> Tensor:
+    """(batch,) the token of each example that tells query rows from key rows.
+
+    It lies in the second half, since under a causal mask it must see others, and is the largest there: a token of
+    zeros (a detection token before its first update) asks for nothing, so that no key row could change its output.
+    """
+    sizes = tokens.norm(dim=-1)
+    half = sizes.shape[1] // 2
+    # The last of equal ones: flipped, since argmax takes the first.
+    back: Tensor = sizes[:, half:].flip(1).argmax(1)
+    at: Tensor = sizes.shape[1] - 1 - back
+    return at
+
+
+def _floating(values: tuple[Any, ...]) -> list[Tensor]:
+    return [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
+
+
+def _double(value: Any) -> Any:
+    """Floating tensors in float64, wherever they are in the inputs; key/value caches, which remember calls, left out."""
+    if hasattr(value, "get_seq_length"):
+        return None
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, tuple):
+        return tuple(map(_double, value))
+    if isinstance(value, list):
+        return list(map(_double, value))
+    if isinstance(value, dict):
+        return {key: _double(item) for key, item in value.items()}
+    return value
