@@ -30,15 +30,11 @@ from kappaone.layouts.bench import Bench
 from kappaone.layouts.blocks import named_modules
 from kappaone.layouts.capture import listen
 from kappaone.layouts.layout import QKV, AttentionLayout, Role
+from kappaone.layouts.response import NOISE, Response, anywhere, grow, orthogonal_to
 from kappaone.layouts.running import evaluating
 
-_STEPS = (1.0, 8.0, 64.0, 512.0, 4096.0)
-# Softmax in float32 inside a float64 run leaves noise of about 1e-7 of the output.
-_NOISE = 2e-6
-_CLEAR = 1e-3
-_FAR = 30.0
-# A row is called linear only from this step on, and where the output's rounding hides no more than this.
-_LARGE, _SURE = 64.0, 1e-4
+# What a response that is not curved says of a row.
+_LINEAR = {"linear": "v", "?": "?"}
 
 
 @dataclass(frozen=True)
@@ -202,68 +198,25 @@ class Trial:
         """What a row of the weight that is said to hold `role` does, and the output heads that it moves."""
         bench = self.bench
         reads = bench.reads(role)
-        seen = self._respond(role, row, _orthogonal_to(reads, bench.tested(role), self.random))
+        seen = self._respond(role, row, orthogonal_to(reads, bench.tested(role), self.random))
         if seen is None and bench.single(role):
             # Nothing moves unless the only token that asks sees the change: then it is a query row, if not a dead one.
-            seen = self._respond(role, row, _anywhere(reads, self.random))
+            seen = self._respond(role, row, anywhere(reads, self.random))
             if seen is None:
                 return "dead", ()
-            return ("q" if seen.kind == "curved" else seen.kind), bench.moved_heads(seen.response)
+            return ("q" if seen.kind == "curved" else _LINEAR[seen.kind]), bench.moved_heads(seen.change)
         if seen is None:
             return "dead", ()
-        moved = bench.moved_heads(seen.response)
+        moved = bench.moved_heads(seen.change)
         if seen.kind != "curved":
-            return seen.kind, moved
+            return _LINEAR[seen.kind], moved
         if self.layout.facts.get("channel_attention"):
-            return ("q" if bench.moved_columns(seen.response) == 1 else "k"), moved
-        still = float(bench.at_tested(role, seen.response).abs().max())
-        found = "q" if still < 1e-6 * seen.size + _NOISE * bench.size else "k"
-        whole = self.layout.facts.get("talking_heads") or bench.fills_its_heads(seen.response, moved)
+            return ("q" if bench.moved_columns(seen.change) == 1 else "k"), moved
+        still = float(bench.at_tested(role, seen.change).abs().max())
+        found = "q" if still < 1e-6 * seen.size + NOISE * bench.size else "k"
+        whole = self.layout.facts.get("talking_heads") or bench.fills_its_heads(seen.change, moved)
         return (found if whole else f"{found} (of a part of the head only)"), moved
 
-    def _respond(self, role: Role, row: int, direction: Tensor) -> _Response | None:
-        """The response to a change that is grown until it is clearly linear, or clearly is not; None if there is none."""
+    def _respond(self, role: Role, row: int, direction: Tensor) -> Response | None:
         bench = self.bench
-        response, kink, noise, size, base = bench.base, 0.0, 0.0, 0.0, bench.size
-        for step in _STEPS:
-            response = bench.respond(role, row, step * direction)
-            size = float(response.abs().max())
-            if size == 0:
-                continue
-            kink = float((bench.respond(role, row, 2 * step * direction) - 2 * response).abs().max()) / size
-            noise = _NOISE * max(1.0, base / size)
-            # Above the noise too: a weak row's first response is a small part of the output, whose rounding looks
-            # like a kink, and stopping there would leave the row undecided (or call a weak query row a value row).
-            if kink > max(_CLEAR, _FAR * noise) or (step >= _LARGE and kink < noise < _SURE):
-                break
-        if size <= _NOISE * base * 1e-3:
-            return None
-        kind = "v" if kink < noise < _SURE else "?" if kink <= max(_CLEAR, noise) else "curved"
-        return _Response(response, kind, size)
-
-
-@dataclass(frozen=True)
-class _Response:
-    """What came of a change: the response, "v" (linear), "?" (undecided) or "curved", and its largest entry."""
-
-    response: Tensor
-    kind: str
-    size: float
-
-
-def _orthogonal_to(tokens: Tensor, tested: Tensor, random: torch.Generator) -> Tensor:
-    """A random direction orthogonal to the tested token of every example, not to the others; largest effect 1."""
-    last = tokens[torch.arange(len(tokens), device=tokens.device), tested]
-    direction = torch.randn(tokens.shape[-1], generator=random, dtype=torch.float64, device="cpu").to(tokens.device)
-    basis = torch.linalg.qr(last.T)[0] if len(last) < tokens.shape[-1] else last[:1].T / last[0].norm()
-    for _ in range(2):  # twice is enough
-        direction = direction - basis @ (basis.T @ direction)
-    spread = float((tokens.reshape(-1, tokens.shape[-1]) @ direction).abs().max())
-    # A single token reads nothing else: the direction has no effect, whatever its length.
-    return direction / spread if spread > 1e-12 * float(direction.norm()) else direction / direction.norm()
-
-
-def _anywhere(tokens: Tensor, random: torch.Generator) -> Tensor:
-    """A random direction that all tokens see; largest effect 1."""
-    direction = torch.randn(tokens.shape[-1], generator=random, dtype=torch.float64, device="cpu").to(tokens.device)
-    return direction / (tokens.reshape(-1, tokens.shape[-1]) @ direction).abs().max()
+        return grow(lambda step: bench.respond(role, row, step * direction), bench.size)
