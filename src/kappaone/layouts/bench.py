@@ -33,9 +33,9 @@ class Bench:
 
     def __init__(self, module: nn.Module, layout: AttentionLayout, heard: Heard) -> None:
         self.module, self.layout = module, layout
-        self.args, self.kwargs = _double(heard.args), _double(heard.kwargs or {})
+        self.args, self.kwargs = doubled(heard.args), doubled(heard.kwargs or {})
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        self.state = {name: _double(value.detach()) for name, value in state.items()}
+        self.state = {name: doubled(value.detach()) for name, value in state.items()}
         self.batch_first = bool(layout.facts.get("batch_first", True))
         if layout.o is not None and layout.output == "projected":
             self._open_output()
@@ -251,16 +251,16 @@ def _floating(values: tuple[Any, ...]) -> list[Tensor]:
     return [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
 
 
-def _double(value: Any) -> Any:
+def doubled(value: Any) -> Any:
     """Floating tensors in float64, wherever they are in the inputs; key/value caches, which remember calls, left out."""
     if hasattr(value, "get_seq_length"):
         return None
     if isinstance(value, Tensor):
         return value.double() if value.is_floating_point() else value
     if isinstance(value, tuple):
-        return tuple(map(_double, value))
+        return tuple(map(doubled, value))
     if isinstance(value, list):
-        return list(map(_double, value))
+        return list(map(doubled, value))
     if isinstance(value, dict):
-        return {key: _double(item) for key, item in value.items()}
+        return {key: doubled(item) for key, item in value.items()}
     return value

@@ -9,7 +9,7 @@ any additive bias) is what the logits have beyond scale * q k^T.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,17 @@ def listen(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -
     Raises:
         MeasureError: if the model fails on the example.
     """
-    heard = {layout.module: Heard() for layout in layouts}
+    heard = hear(model, {layout.module for layout in layouts}, example)
+    return {layout.name: heard[layout.module] for layout in layouts}
+
+
+def hear(model: nn.Module, names: Collection[str], example: Any) -> dict[str, Heard]:
+    """Run the model once and note the first call of each of these modules.
+
+    Raises:
+        MeasureError: if the model fails on the example.
+    """
+    heard = {name: Heard() for name in names}
     stack: list[Heard] = []
     mha_signature = inspect.signature(F.multi_head_attention_forward)
 
@@ -113,7 +123,7 @@ def listen(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -
     modules = {name: module for name, module in named_modules(model) if name in heard}
     with evaluating(model), hooked(modules, before, lambda _: leave), Ear():
         run(model, example)
-    return {layout.name: heard[layout.module] for layout in layouts}
+    return heard
 
 
 def record(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -> dict[str, Recorded]:
