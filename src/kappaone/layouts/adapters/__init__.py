@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kappaone.layouts.adapters import timm_vit, torch_mha, transformers_bert, transformers_gpt2, transformers_proj
+from kappaone.layouts.adapters import (
+    timm_qkv,
+    timm_vit,
+    torch_mha,
+    transformers_bert,
+    transformers_gpt2,
+    transformers_proj,
+)
 from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.site import Outside, Refusal, Site
 
@@ -35,6 +42,7 @@ class Adapter:
 ADAPTERS: tuple[Adapter, ...] = (
     Adapter("torch.mha", "torch", torch_mha.describe),
     Adapter("timm.vit", "timm", timm_vit.describe),
+    Adapter("timm.qkv", "timm", timm_qkv.describe),
     Adapter("transformers.gpt2", "transformers", transformers_gpt2.describe),
     Adapter("transformers.bert", "transformers", transformers_bert.describe),
     Adapter("transformers.proj", "transformers", transformers_proj.describe),

@@ -9,6 +9,8 @@ from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.site import Site
 
 _NEEDED = ("num_heads", "head_dim", "scale", "fused_attn", "qkv", "proj", "q_norm", "k_norm", "attn_drop")
+# Attributes of attentions that hold no more and do more: rotary embeddings, relative positions.
+_OTHERS = ("rotate_half", "num_prefix_tokens", "rel_pos", "use_rel_pos")
 # Only these may hold parameters or children; anything else (a position table, a temperature) is another attention.
 _KNOWN = {"qkv", "proj", "q_norm", "k_norm", "norm", "gate", "attn_drop", "proj_drop"}
 
@@ -17,7 +19,7 @@ def describe(site: Site) -> AttentionLayout | None:
     """The layout of timm's plain attention, or None."""
     if not all(hasattr(site.module, name) for name in _NEEDED):
         return None
-    if not site.children() <= _KNOWN or site.own_parameters() or hasattr(site.module, "rotate_half"):
+    if not site.children() <= _KNOWN or site.own_parameters() or any(hasattr(site.module, n) for n in _OTHERS):
         return None
     heads, size = int(site.attribute("num_heads")), int(site.attribute("head_dim"))
     qkv, proj = site.projection("qkv"), site.projection("proj")
