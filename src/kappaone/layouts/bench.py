@@ -47,7 +47,7 @@ class Bench:
             )
         self._read: dict[Role, Tensor] = {}
         self._listening = True
-        self.base = self._output(self.state)
+        self.base = self.output(self.state)
         self._listening = False
         self.size = float(self.base.abs().max())
         if not bool(self.base.isfinite().all()):
@@ -55,7 +55,7 @@ class Bench:
                 f"layer {layout.name!r} gives NaN or infinite outputs in float64 on the inputs it got, before anything is changed",
                 "pass an example without padding, or one that the model computes finite outputs for",
             )
-        if not torch.equal(self.base, self._output(self.state)):
+        if not torch.equal(self.base, self.output(self.state)):
             raise MeasureError(
                 f"layer {layout.name!r} gives two outputs for the same inputs (it keeps a state, or draws numbers)",
                 "verify it with its cache and its randomness off",
@@ -102,10 +102,10 @@ class Bench:
     def respond(self, role: Role, row: int, change: Tensor) -> Tensor:
         """How the output differs when a row of a role's weight is changed."""
         rows = self.layout.role(role)
-        name = self._local(rows.parameter)
+        name = self.local(rows.parameter)
         weight = self.state[name].clone(memory_format=torch.contiguous_format)
         as_matrix(weight, rows)[row] += change
-        return self._output({**self.state, name: weight}) - self.base
+        return self.output({**self.state, name: weight}) - self.base
 
     def moved_heads(self, response: Tensor) -> tuple[int, ...]:
         """The output heads that a response moves."""
@@ -141,7 +141,7 @@ class Bench:
             return [response[..., slice(span.start - first, span.stop - first, span.step)] for span in spans]
         return list(response.tensor_split(heads, -1))
 
-    def _output(self, state: Mapping[str, Tensor]) -> Tensor:
+    def output(self, state: Mapping[str, Tensor]) -> Tensor:
         """(batch, tokens, heads x value_dim), in front of the output projection."""
         seen: list[Tensor] = []
         handles = []
@@ -208,12 +208,12 @@ class Bench:
         """Make the output projection the identity, for modules that do not call it as a module (torch's MHA)."""
         o = self.layout.o
         assert o is not None
-        name = self._local(o.parameter)
+        name = self.local(o.parameter)
         if name in self.state and o.width >= o.rows and o.axes == 1:
             weight = torch.zeros_like(self.state[name])
             as_matrix(weight, o).fill_diagonal_(1.0)
             self.state[name] = weight
-            bias = None if o.bias is None else self._local(o.bias)
+            bias = None if o.bias is None else self.local(o.bias)
             if bias in self.state:
                 self.state[bias] = torch.zeros_like(self.state[bias])
 
@@ -221,13 +221,13 @@ class Bench:
         """The module in the layer that holds a weight, if it is not the layer itself."""
         if rows is None:
             return None
-        owner = self._local(rows.parameter).rpartition(".")[0]
+        owner = self.local(rows.parameter).rpartition(".")[0]
         try:
             return self.module.get_submodule(owner) if owner else None
         except AttributeError:
             return None  # under the parent, as BERT's output projection
 
-    def _local(self, name: str) -> str:
+    def local(self, name: str) -> str:
         """A parameter's name inside the module, as functional_call wants it."""
         prefix = f"{self.layout.module}." if self.layout.module else ""
         return name.removeprefix(prefix)

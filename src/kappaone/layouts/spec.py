@@ -9,8 +9,9 @@ The same in TOML, for the command line: a table `[[layout]]` for each spec. A mo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -111,6 +112,43 @@ class AttentionSpec:
             )
         return "dim" if self.order == "dim" else "head"
 
+    def _given(self) -> dict[str, Any]:
+        """What differs from the defaults, `match` and `heads` always."""
+        return {
+            item.name: getattr(self, item.name)
+            for item in fields(self)
+            if item.name in ("match", "heads") or getattr(self, item.name) != _default(item)
+        }
+
+    def to_python(self) -> str:
+        """The spec as a line of Python.
+
+        Examples:
+            >>> print(AttentionSpec("*.attn", heads=4, fused="qkv", o="proj").to_python())
+            kappaone.AttentionSpec(match='*.attn', heads=4, fused='qkv', o='proj')
+        """
+        return f"kappaone.AttentionSpec({', '.join(f'{key}={value!r}' for key, value in self._given().items())})"
+
+    def to_toml(self) -> str:
+        """The spec as a TOML table, for a file that the command line reads with --layouts.
+
+        Examples:
+            >>> print(AttentionSpec("*.attn", heads=4, fused="qkv", facts={"gate": True}).to_toml())
+            [[layout]]
+            match = "*.attn"
+            heads = 4
+            fused = "qkv"
+            facts = { gate = true }
+        """
+        lines = ["[[layout]]"]
+        for key, value in self._given().items():
+            if isinstance(value, Mapping):
+                inner = ", ".join(f"{name} = {json.dumps(item)}" for name, item in value.items())
+                lines.append(f"{key} = {{ {inner} }}")
+            else:
+                lines.append(f"{key} = {json.dumps(value)}")
+        return "\n".join(lines)
+
     def matches(self, name: str) -> bool:
         """Whether the spec is for the module of this name."""
         return fnmatchcase(name, self.match)
@@ -193,6 +231,10 @@ class AttentionSpec:
                 "correct heads, head_dim, value_dim, or o",
             )
         return part.columns(heads, interleaved=self.o_order == "dim")
+
+
+def _default(item: Field[Any]) -> Any:
+    return item.default if item.default_factory is MISSING else item.default_factory()
 
 
 def _role(role: str) -> Role:
