@@ -30,7 +30,7 @@ from kappaone.layouts.bench import Bench
 from kappaone.layouts.blocks import named_modules
 from kappaone.layouts.capture import listen
 from kappaone.layouts.layout import QKV, AttentionLayout, Role
-from kappaone.layouts.response import NOISE, Response, anywhere, grow, orthogonal_to
+from kappaone.layouts.response import NOISE, Response, anywhere, covered, grow, orthogonal_to
 from kappaone.layouts.running import evaluating
 
 # What a response that is not curved says of a row.
@@ -212,7 +212,7 @@ class Trial:
             return _LINEAR[seen.kind], moved
         if self.layout.facts.get("channel_attention"):
             return ("q" if bench.moved_columns(seen.change) == 1 else "k"), moved
-        still = float(bench.at_tested(role, seen.change).abs().max())
+        still = float(bench.at_tested(role, seen.change)[: covered(reads)].abs().max())
         found = "q" if still < 1e-6 * seen.size + NOISE * bench.size else "k"
         whole = self.layout.facts.get("talking_heads") or bench.fills_its_heads(seen.change, moved)
         return (found if whole else f"{found} (of a part of the head only)"), moved

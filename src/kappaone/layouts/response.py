@@ -62,11 +62,16 @@ def grow(respond: Callable[[float], Tensor], base: float) -> Response | None:
     )
 
 
+def covered(tokens: Tensor) -> int:
+    """How many of the examples (windows are examples too) leave a direction orthogonal to a token of each of them."""
+    return max(1, min(len(tokens), tokens.shape[-1] // 2))
+
+
 def orthogonal_to(tokens: Tensor, tested: Tensor, random: torch.Generator) -> Tensor:
-    """A random direction orthogonal to the tested token of every example, not to the others; largest effect 1."""
-    last = tokens[torch.arange(len(tokens), device=tokens.device), tested]
+    """A random direction orthogonal to the tested token of the first `covered` examples; largest effect 1."""
+    last = tokens[torch.arange(len(tokens), device=tokens.device), tested][: covered(tokens)]
     direction = torch.randn(tokens.shape[-1], generator=random, dtype=torch.float64, device="cpu").to(tokens.device)
-    basis = torch.linalg.qr(last.T)[0] if len(last) < tokens.shape[-1] else last[:1].T / last[0].norm()
+    basis = torch.linalg.qr(last.T)[0]
     for _ in range(2):  # twice is enough
         direction = direction - basis @ (basis.T @ direction)
     spread = float((tokens.reshape(-1, tokens.shape[-1]) @ direction).abs().max())
