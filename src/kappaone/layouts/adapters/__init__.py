@@ -43,6 +43,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter("torch.mha", "torch", torch_mha.describe),
     Adapter("timm.vit", "timm", timm_vit.describe),
     Adapter("timm.qkv", "timm", timm_qkv.describe),
+    Adapter("timm.separate", "timm", timm_separate.describe),
     Adapter("transformers.gpt2", "transformers", transformers_gpt2.describe),
     Adapter("transformers.bert", "transformers", transformers_bert.describe),
     Adapter("transformers.proj", "transformers", transformers_proj.describe),
