@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kappaone.layouts.adapters import (
+    open_clip_attention,
     timm_qkv,
+    timm_separate,
     timm_vit,
     torch_mha,
+    torchvision_windows,
     transformers_bert,
     transformers_gpt2,
     transformers_proj,
@@ -47,6 +50,8 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter("transformers.gpt2", "transformers", transformers_gpt2.describe),
     Adapter("transformers.bert", "transformers", transformers_bert.describe),
     Adapter("transformers.proj", "transformers", transformers_proj.describe),
+    Adapter("torchvision.windows", "torchvision", torchvision_windows.describe),
+    Adapter("open_clip.attention", "open_clip", open_clip_attention.describe),
 )
 
 
