@@ -61,7 +61,7 @@ _EXPERTS = re.compile(
     r"^(\w+_)?(num_experts|n_routed_experts|num_local_experts|moe_num_experts|n_experts|num_routed_experts|zero_expert_num)$"
 )
 _TOP_K = re.compile(
-    r"^(\w+_)?(num_experts_per_tok|num_experts_per_token|moe_topk|moe_k|top_k_experts|moe_top_k|num_selected_experts|topk)$"
+    r"^(\w+_)?(num_experts_per_tok|num_experts_per_token|moe_topk|moe_k|top_k_experts|moe_top_k|num_selected_experts)$"
 )
 _POSITIONS = re.compile(
     r"^(\w+_)?(max_position_embeddings|n_positions|n_ctx|max_source_positions|max_target_positions|max_sequence_length|seq_length"
@@ -86,6 +86,16 @@ def shrink(name: str, config: Any) -> Any:
     """
     tokens = _Tokens(_vocabularies(config))
     return _shrunk(config, tokens, CONFIG.get(name, {}))
+
+
+def amended(config: Any, table: dict[str, Any]) -> Any:
+    """The configuration with other entries; a dict under the name of a part goes into that part."""
+    new = {}
+    for key, value in table.items():
+        part = getattr(config, key, None)
+        new[key] = amended(part, value) if is_config(part) and isinstance(value, dict) else value
+    kept = {key: value for key, value in entries(config).items() if is_config(value) and key not in new}
+    return _rebuilt(config, {**kept, **new})
 
 
 class _Tokens:
@@ -125,6 +135,9 @@ def _vocabularies(config: Any) -> list[int]:
 
 def _shrunk(config: Any, tokens: _Tokens, table: dict[str, Any]) -> Any:
     old = entries(config)
+    if _convolutional(old):
+        new = {"image_size": 64} if isinstance(old.get("image_size"), int) and old["image_size"] > 64 else {}
+        return _rebuilt(config, {**new, **table})
     new = _layers(old)
     for key, value in old.items():
         if key in new:
@@ -140,34 +153,44 @@ def _shrunk(config: Any, tokens: _Tokens, table: dict[str, Any]) -> Any:
     _heads(old, new)
     _latent(old, new)
     _images(old, new)
-    new.update(
-        {key: value for key, value in table.items() if not (isinstance(value, dict) and is_config(old.get(key)))}
-    )
+    _staged(old, new)
     rope = _rope(old, new)
-    if rope is not None and "rope_parameters" not in table:
+    if rope is not None:
         new["rope_parameters"] = rope
+    for key, value in table.items():
+        if not is_config(old.get(key)):
+            base = new.get(key, old.get(key))
+            new[key] = {**base, **value} if isinstance(value, dict) and isinstance(base, dict) else value
     return _rebuilt(config, new)
 
 
+def _convolutional(old: dict[str, Any]) -> bool:
+    """A network of convolutions alone stays as it is: nothing of it is probed, and its sizes hang together."""
+    parts = any(is_config(value) for value in old.values())
+    pictures = "num_channels" in old or "in_channels" in old
+    return pictures and not parts and not any(_HEAD_KEYS.match(key) or key == "attention_heads" for key in old)
+
+
 def _rebuilt(config: Any, new: dict[str, Any]) -> Any:
-    known = {field.name for field in fields(config)} if is_dataclass(config) else set()
-    kept = {}
-    for key, value in new.items():
-        if key in known or is_config(value):
-            kept[key] = value
-    for key in known - set(kept):
-        # A value that the caller of the default constructor could not leave out (another type's configuration).
-        value = getattr(config, key, None)
-        if key in ("model_type", "architecture"):
-            kept[key] = value
-    result = type(config)(**{key: value for key, value in kept.items() if key != "model_type"})
-    for key, value in new.items():
-        if key not in kept and hasattr(result, key):
-            try:
-                setattr(result, key, value)
-            except (AttributeError, TypeError):
-                continue  # a property that follows from the others
+    """A configuration of the same class with the new entries; what follows from others follows anew."""
+    known = {field.name for field in fields(config)} if is_dataclass(config) else set(entries(config))
+    usual, own = vars(type(config)()), vars(config)
+    # A part of a larger configuration differs from its class's own default; what the parent chose stays.
+    given = {key: value for key, value in own.items() if key in known and _differs(value, usual.get(key))}
+    chosen = {
+        key: value
+        for key, value in {**given, **new}.items()
+        if (key in known or is_config(value)) and key != "model_type"
+    }
+    result = type(config)(**chosen)
+    for key, value in {**{k: v for k, v in entries(config).items() if k not in entries(result)}, **new}.items():
+        if key not in chosen and not isinstance(getattr(type(result), key, None), property):
+            setattr(result, key, value)
     return result
+
+
+def _differs(value: Any, usual: Any) -> bool:
+    return not is_config(value) and bool(value != usual)
 
 
 def _value(key: str, value: Any, old: dict[str, Any], tokens: _Tokens) -> Any:
@@ -187,6 +210,10 @@ def _value(key: str, value: Any, old: dict[str, Any], tokens: _Tokens) -> Any:
 def _int_value(key: str, value: int, old: dict[str, Any], tokens: _Tokens) -> int:
     if "vocab_size" in key:
         return min(value, VOCAB)
+    if key == "max_source_positions":
+        return min(value, 32)  # twice as many frames of sound
+    if key == "upsample_groups":
+        return min(value, WIDTH)  # one group for each channel
     if _EXPERTS.match(key):
         return min(value, 4)
     if _TOP_K.match(key):
@@ -199,6 +226,8 @@ def _int_value(key: str, value: int, old: dict[str, Any], tokens: _Tokens) -> in
         return tokens.fit(value)
     if _POSITIONS.match(key):
         return min(value, POSITIONS)
+    if key == "window_size" and "spatial_merge_size" in old and isinstance(old.get("patch_size"), int):
+        return min(value, 2 * old["spatial_merge_size"] * old["patch_size"])  # in pixels
     if _WINDOWS.match(key):
         return min(value, 8)
     if _FFNS.match(key):
@@ -364,6 +393,10 @@ def _latent(old: dict[str, Any], new: dict[str, Any]) -> None:
         value = old.get(key)
         if isinstance(value, int) and not isinstance(value, bool) and value > size and key not in new:
             new[key] = size
+    if isinstance(old.get("rotary_dim"), int) and not isinstance(old["rotary_dim"], bool):
+        before, after = _head_dim(old), _head_dim({**old, **new})
+        if before and after:
+            new["rotary_dim"] = max(4, old["rotary_dim"] * after // before // 2 * 2)
     if isinstance(old.get("v_head_dim"), int) and "v_head_dim" not in new:
         new["v_head_dim"] = new.get("head_dim", _HEAD_DIM)
 
@@ -392,7 +425,10 @@ def _rope(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | None:
 def _head_dim(values: dict[str, Any]) -> int | None:
     if isinstance(values.get("head_dim"), int):
         return int(values["head_dim"])
-    width, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    width = next((values[k] for k in ("hidden_size", "n_embd", "d_model") if isinstance(values.get(k), int)), None)
+    heads = next(
+        (values[k] for k in ("num_attention_heads", "n_head", "n_heads") if isinstance(values.get(k), int)), None
+    )
     return width // heads if isinstance(width, int) and isinstance(heads, int) else None
 
 
@@ -423,6 +459,34 @@ def _images(old: dict[str, Any], new: dict[str, Any]) -> None:
         new["image_size"] = side
     elif isinstance(image, (list, tuple)) and image and all(isinstance(i, int) for i in image):
         new["image_size"] = type(image)(min(i, side) for i in image)
+
+
+def _staged(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Networks in stages: few blocks in each, widths in the same ratio, 16 for each head."""
+    by_stage = [key for key in ("depths", "depth", "layer_depths") if _numbers(old.get(key))]
+    if not by_stage:
+        return
+    for key in by_stage:
+        new[key] = type(old[key])(min(int(d), 2) for d in old[key])
+    heads_key = next((k for k in ("num_heads", "num_attention_heads", "num_head") if _numbers(old.get(k))), None)
+    heads = [int(h) for h in old[heads_key]] if heads_key else None
+    if heads_key and heads:
+        few = math.gcd(*heads)
+        new[heads_key] = type(old[heads_key])(h // few for h in heads)
+    for key in ("hidden_sizes", "embed_dims", "embed_dim", "neck_hidden_sizes"):
+        if _numbers(old.get(key)):
+            new[key] = type(old[key])(stages([int(w) for w in old[key]], heads))
+    if isinstance(old.get("window_size"), int) and heads:
+        new["window_size"] = 4
+    if heads and isinstance(old.get("embed_dim"), int):
+        new["embed_dim"] = 16 * (heads[0] // math.gcd(*heads))
+        new.pop("hidden_size", None)  # embed_dim times two for each stage
+
+
+def _numbers(value: Any) -> bool:
+    if not isinstance(value, (list, tuple)):
+        return False
+    return bool(value) and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
 
 
 def stages(widths: list[int], heads: list[int] | None = None) -> list[int]:

@@ -21,7 +21,7 @@ from torch import nn
 
 from kappaone.coverage import transformers_inputs, transformers_shrink
 from kappaone.coverage.small import Small
-from kappaone.coverage.transformers_table import NOT_SMALL, NOTES
+from kappaone.coverage.transformers_table import CLASS, DEFAULT, NOT_SMALL, NOTES
 from kappaone.errors import KappaoneError, MissingExtra, SpecError
 
 _SEED = 0
@@ -49,7 +49,7 @@ def on_meta(name: str) -> nn.Module:
     with _quiet():
         config = _default(name)
         with _meta():
-            return _built(name, config).eval()
+            return _built(name, config).eval().to("meta")  # legacy constructors ignore the device
 
 
 def small(name: str) -> Small | None:
@@ -73,7 +73,7 @@ def small(name: str) -> Small | None:
         return None
     with _quiet(), _randomness_kept():
         torch.manual_seed(_SEED)
-        np.random.seed(_SEED)
+        np.random.seed(_SEED)  # noqa: NPY002 - the state that the library's models draw from
         random.seed(_SEED)
         model = _built(name, small_config(name)).float().eval()
         example = transformers_inputs.example(name, model)
@@ -114,14 +114,21 @@ def _default(name: str) -> Any:
     _known(name)
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    return CONFIG_MAPPING[name]()
+    config = CONFIG_MAPPING[name]()
+    return transformers_shrink.amended(config, DEFAULT[name]) if name in DEFAULT else config
 
 
 def _built(name: str, config: Any) -> Any:
-    from transformers import AutoModel
+    import transformers
 
+    written = _auto().MODEL_MAPPING_NAMES[name]
     try:
-        return AutoModel.from_config(config)
+        if name in CLASS:
+            return getattr(transformers, CLASS[name])(config)
+        if isinstance(written, str) and type(config) in _auto().MODEL_MAPPING:
+            return transformers.AutoModel.from_config(config)
+        # Several classes for one type: AutoModel chooses by a checkpoint's "architectures"; the first is the whole model.
+        return getattr(transformers, written if isinstance(written, str) else written[0])(config)
     except KappaoneError:
         raise
     except Exception as error:  # another library's: which errors it knows is its own affair
@@ -150,13 +157,13 @@ def _meta() -> Iterator[None]:
 @contextmanager
 def _randomness_kept() -> Iterator[None]:
     """Global random states of torch, NumPy and Python as they were; building a model draws from all three."""
-    states = (random.getstate(), np.random.get_state())
+    states = (random.getstate(), np.random.get_state())  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
         random.setstate(states[0])
-        np.random.set_state(states[1])
+        np.random.set_state(states[1])  # noqa: NPY002
 
 
 @contextmanager

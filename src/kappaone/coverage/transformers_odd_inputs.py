@@ -1,0 +1,127 @@
+"""Inputs that a `forward`'s argument names do not tell, by model type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Inputs = dict[str, Any]
+Change = Callable[[Any, Inputs], Inputs]
+
+# Pictures cut into crops: pixel_values is (batch, crops, channels, height, width).
+CROPS: dict[str, int] = {
+    "idefics": 1, "idefics2": 1, "idefics3": 1, "smolvlm": 1, "modernvbert": 1, "ultravbert": 1, "pi0": 1,
+    "granite_docling": 1, "llava_next": 1, "llava_next_video": 1, "llava_onevision": 1, "granite4_vision": 1,
+}  # fmt: skip
+
+# Films: pixel_values is (batch, frames, channels, height, width).
+FRAMES: frozenset[str] = frozenset(
+    {"videomae", "vivit", "timesformer", "xclip", "tvp", "instructblipvideo", "videoprism", "videoprism_vision_model"}
+)
+
+# Sounds with a channel axis, and how many samples: input_values is (batch, channels, samples).
+VALUES: dict[str, int] = {
+    name: 4800
+    for name in ("dac", "encodec", "mimi", "mimi_encoder", "xcodec", "xcodec2", "neucodec", "higgs_audio_v2_tokenizer",
+                 "vibevoice_acoustic_tokenizer", "vibevoice_acoustic_tokenizer_encoder", "pocket_tts_audio_tokenizer",
+                 "pocket_tts_audio_tokenizer_encoder", "wavtokenizer", "wavtokenizer_encoder", "audio-spectrogram-transformer")
+}  # fmt: skip
+
+
+def _with(**made: Callable[[Any, Inputs], Any]) -> Change:
+    """Add or replace inputs, each made from the model and the inputs so far."""
+
+    def change(model: Any, inputs: Inputs) -> Inputs:
+        for key, make in made.items():
+            inputs[key] = make(model, inputs)
+        return inputs
+
+    return change
+
+
+def _without(*names: str) -> Change:
+    return lambda _model, inputs: {key: value for key, value in inputs.items() if key not in names}
+
+
+def _spread(shape: tuple[int, ...], *, low: int = 0, high: int | None = None) -> Tensor:
+    return torch.randn(shape) if high is None else torch.randint(low, high, shape)
+
+
+def _series(model: Any, inputs: Inputs) -> Inputs:
+    config = model.config
+    past = config.context_length + max(config.lags_sequence)
+    features = config.num_time_features + config.num_dynamic_real_features
+    inputs["past_values"] = torch.randn(2, past)
+    inputs["past_time_features"] = torch.randn(2, past, features)
+    inputs["past_observed_mask"] = torch.ones(2, past)
+    inputs["future_values"] = torch.randn(2, config.prediction_length)
+    inputs["future_time_features"] = torch.randn(2, config.prediction_length, features)
+    return inputs
+
+
+def _patched(model: Any, inputs: Inputs) -> Inputs:
+    """Siglip 2: flattened patches with their grid."""
+    vision = getattr(model.config, "vision_config", model.config)
+    inputs["pixel_values"] = torch.randn(2, 16, vision.num_channels * vision.patch_size**2)
+    inputs["pixel_attention_mask"] = torch.ones(2, 16, dtype=torch.long)
+    inputs["spatial_shapes"] = torch.tensor([[4, 4]] * 2)
+    return inputs
+
+
+def _prompted(model: Any, inputs: Inputs) -> Inputs:
+    """Segment anything: a point for each picture."""
+    inputs["input_points"] = 20 * torch.rand(2, 1, 1, 2)
+    inputs["input_labels"] = torch.ones(2, 1, 1, dtype=torch.long)
+    return inputs
+
+
+def _lxmert(model: Any, inputs: Inputs) -> Inputs:
+    inputs["visual_feats"] = torch.randn(2, 8, model.config.visual_feat_dim)
+    inputs["visual_pos"] = torch.rand(2, 8, model.config.visual_pos_dim)
+    return inputs
+
+
+def _states(model: Any, inputs: Inputs) -> Inputs:
+    config = model.config
+    return {
+        "states": torch.randn(2, 6, config.state_dim), "actions": torch.randn(2, 6, config.act_dim),
+        "rewards": torch.randn(2, 6, 1), "returns_to_go": torch.randn(2, 6, 1), "timesteps": torch.arange(6).repeat(2, 1),
+        "attention_mask": torch.ones(2, 6),
+    }  # fmt: skip
+
+
+# What else it takes to make an input, from (model, inputs so far).
+ODD: dict[str, Change] = {
+    "autoformer": _series,
+    "informer": _series,
+    "time_series_transformer": _series,
+    "siglip2": _patched,
+    "siglip2_vision_model": _patched,
+    "sam": _prompted,
+    "sam_hq": _prompted,
+    "sam2": _prompted,
+    "sam3_tracker": _prompted,
+    "edgetam": _prompted,
+    "lxmert": _lxmert,
+    "decision_transformer": _states,
+    "patchtst": _with(past_values=lambda m, i: torch.randn(2, m.config.context_length, m.config.num_input_channels)),
+    "patchtsmixer": _with(past_values=lambda m, i: torch.randn(2, m.config.context_length, m.config.num_input_channels)),
+    "timesfm": _with(past_values=lambda m, i: torch.randn(2, m.config.context_length)),
+    "timesfm2_5": _with(past_values=lambda m, i: torch.randn(2, m.config.context_length)),
+    "perceiver": _with(inputs=lambda m, i: torch.randn(2, 12, m.config.d_model)),
+    "speecht5": lambda m, i: {
+        "input_values": torch.randn(2, 12, m.config.hidden_size), "decoder_input_values": torch.randn(2, 8, m.config.hidden_size),
+    },
+    "kosmos-2": _with(
+        image_embeds_position_mask=lambda m, i: (torch.arange(i["input_ids"].shape[1]) < m.config.latent_query_num).expand(2, -1)
+    ),
+    "blip_2_qformer": lambda m, i: {"query_embeds": torch.randn(2, 8, m.config.hidden_size), "encoder_hidden_states": torch.randn(2, 10, m.config.encoder_hidden_size)},
+    "clap": _with(input_features=lambda m, i: torch.randn(2, 1, 64, m.config.audio_config.num_mel_bins), is_longer=lambda m, i: torch.ones(2, 1, dtype=torch.bool)),
+    "audio-spectrogram-transformer": lambda m, i: {"input_values": torch.randn(2, m.config.max_length, m.config.num_mel_bins)},
+    "deepseek_vl_hybrid": _with(high_res_pixel_values=lambda m, i: i["pixel_values"]),
+    "dia": _with(decoder_input_ids=lambda m, i: torch.randint(0, 60, (2, 8, m.config.decoder_config.num_channels))),
+    "depth_pro": lambda m, i: {"pixel_values": torch.randn(2, 3, 4 * m.config.patch_size, 4 * m.config.patch_size)},
+}  # fmt: skip
