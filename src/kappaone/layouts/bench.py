@@ -46,6 +46,7 @@ class Bench:
                 "pass an example with at least one item and three tokens",
             )
         self._read: dict[Role, Tensor] = {}
+        self._called: set[Role] = set()
         self._listening = True
         self.base = self.output(self.state)
         self._listening = False
@@ -99,6 +100,10 @@ class Bench:
         """Whether only one token asks, or the role reads one token only."""
         return self.reads("q").shape[1] == 1 or self.base.shape[1] == 1 or self.reads(role).shape[1] == 1
 
+    def called(self, role: Role) -> bool:
+        """Whether the role's weight belongs to a module that was called, so that what it reads was seen."""
+        return role in self._called
+
     def respond(self, role: Role, row: int, change: Tensor) -> Tensor:
         """How the output differs when a row of a role's weight is changed."""
         rows = self.layout.role(role)
@@ -151,6 +156,7 @@ class Bench:
         if self._listening:
             for role in QKV:
                 handles.append(self._listen(role))
+        handles += [norm.register_forward_hook(_passed_through) for norm in self._joint_norms()]
         try:
             out = torch.func.functional_call(self.module, dict(state), self.args, self.kwargs)
         except MeasureError:
@@ -165,7 +171,9 @@ class Bench:
                 if handle is not None:
                     handle.remove()
         rows = self.layout.o if seen else None
-        result = seen[0] if seen else out[0] if isinstance(out, (tuple, list)) else out
+        # Joint attention returns both of its streams, the added one second.
+        added = int(self.layout.name != self.layout.module and isinstance(out, (tuple, list)) and len(out) > 1)
+        result = seen[0] if seen else out[added] if isinstance(out, (tuple, list)) else out
         width = rows.rows if rows is not None else self.layout.output_heads * self.layout.v.size
         result = result.detach().double()
         if result.ndim == 4 and result.shape[-1] != width and result.shape[1] == width:
@@ -175,6 +183,13 @@ class Bench:
         if not self.batch_first:
             result = result.transpose(0, 1)
         return result.reshape(result.shape[0], -1, result.shape[-1])
+
+    def _joint_norms(self) -> list[nn.Module]:
+        """Norms over all heads together, which would hide in whose columns a row moves: they are left out here."""
+        facts = self.layout.facts
+        if not facts.get("output_norm") and facts.get("qk_norm") != "whole":
+            return []
+        return [module for module in self.module.modules() if _is_norm(module)]
 
     def _listen(self, role: Role) -> Any:
         """Note what the module that owns a role's weight is called with, once."""
@@ -186,6 +201,7 @@ class Bench:
         def hook(_module: nn.Module, args: tuple[Any, ...]) -> None:
             if role not in self._read and args and isinstance(args[0], Tensor):
                 self._read[role] = self._tokens(args[0].detach(), rows.width)
+                self._called.add(role)
 
         return owner.register_forward_pre_hook(hook)
 
@@ -195,6 +211,9 @@ class Bench:
             value = value.movedim(1, -1)  # channels first
         if not self.batch_first and value.ndim >= 3:
             value = value.transpose(0, 1)
+        batch = next((t.shape[0] for t in _floating((*self.args, *self.kwargs.values())) if t.ndim >= 3), 0)
+        if value.ndim == 2 and value.shape[0] == batch:
+            value = value[:, None]  # one token of each example
         tokens = value.reshape(value.shape[0] if value.ndim > 2 else 1, -1, value.shape[-1])
         spread = float((tokens - tokens.reshape(-1, tokens.shape[-1])[0]).abs().max())
         if spread == 0 and tokens.shape[0] * tokens.shape[1] > 1 and tokens.shape[1] > 1:
@@ -231,6 +250,15 @@ class Bench:
         """A parameter's name inside the module, as functional_call wants it."""
         prefix = f"{self.layout.module}." if self.layout.module else ""
         return name.removeprefix(prefix)
+
+
+def _is_norm(module: nn.Module) -> bool:
+    told = any(hasattr(module, name) for name in ("eps", "variance_epsilon", "epsilon"))
+    return told and all(parameter.ndim <= 1 for parameter in module.parameters())
+
+
+def _passed_through(_module: nn.Module, args: tuple[Any, ...], out: Any) -> Any:
+    return args[0] if args and isinstance(out, Tensor) and args[0].shape == out.shape else out
 
 
 def _largest_late(tokens: Tensor) -> Tensor:

@@ -31,7 +31,11 @@ FACTS: dict[str, Fact] = {
     "rotary": Fact("q and k are turned by rotary position embeddings", exact=False),
     "position_bias": Fact("a position-dependent bias is added to the logits (relative positions, ALiBi)"),
     "relative": Fact("the logits have further terms from projected positions", exact=False),
-    "qk_norm": Fact("q and k are normalized: a gain on W_Q and W_K has no effect", scale_free=True, exact=False),
+    "qk_norm": Fact(
+        'q and k are normalized (head by head; "whole": all heads at once): a gain on W_Q and W_K has no effect',
+        scale_free=True,
+        exact=False,
+    ),
     "cosine": Fact("logits are cosines: a gain on W_Q and W_K has no effect", scale_free=True, exact=False),
     "projection_norm": Fact(
         "a batch or layer norm follows the projections: their gain has no effect in training",
@@ -53,6 +57,7 @@ FACTS: dict[str, Fact] = {
     "pooled": Fact(
         "q, k or v are pooled, convolved or normalized between their projection and the softmax", exact=False
     ),
+    "activated": Fact("q, k or v pass an activation between their projection and the softmax", exact=False),
     "reduced_keys": Fact("keys and values read fewer tokens than queries (spatial reduction)"),
     "one_query": Fact("only one token, or learned ones, ask"),
     "windows": Fact("tokens attend within windows, blocks or bands"),

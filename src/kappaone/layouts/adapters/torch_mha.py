@@ -1,10 +1,13 @@
 """torch.nn.MultiheadAttention, as used by TransformerEncoder, TransformerDecoder and torchvision's ViT.
 
 Rows [Q|K|V] in `in_proj_weight`, head-major; with kdim or vdim other than embed_dim, three separate parameters and
-still one fused bias. The default init is Xavier-uniform on the whole fused weight (pytorch#166378).
+still one fused bias. The default init is Xavier-uniform on the whole fused weight (pytorch#166378); CLIP's text towers
+draw N(0, 1/width) instead.
 """
 
 from __future__ import annotations
+
+from torch import nn
 
 from kappaone.laws import Law
 from kappaone.layouts.layout import AttentionLayout, RoleRows
@@ -50,7 +53,12 @@ def describe(site: Site) -> AttentionLayout | None:
         "add_zero_attn": bool(site.attribute("add_zero_attn", False)),
         "bias_kv": site.attribute("bias_k") is not None,
     }
-    facts = {"batch_first": bool(site.attribute("batch_first")), **{k: True for k, on in extra.items() if on}}
+    above = site.parent()
+    cross = {inputs["k"], inputs["v"]} != {width} or (above is not None and _asks_elsewhere(site.name, above[1]))
+    facts = {
+        "batch_first": bool(site.attribute("batch_first")),
+        **{k: True for k, on in {**extra, "cross": cross}.items() if on},
+    }
     # Xavier-uniform has variance 2 / (fan_in + fan_out), with the fans of the parameter as it is stored.
     laws = tuple(
         {
@@ -62,6 +70,8 @@ def describe(site: Site) -> AttentionLayout | None:
             for role in "qkv"
         }
     )
+    if fused:
+        laws += (Law("normal", width**-0.5, "CLIP, open_clip: init_parameters of the text tower, std width ** -0.5"),)
     return AttentionLayout(
         name=site.name,
         kind=type(site.module).__name__,
@@ -76,3 +86,14 @@ def describe(site: Site) -> AttentionLayout | None:
         zero_bias=True,
         laws=laws,
     )
+
+
+def _asks_elsewhere(name: str, parent: nn.Module) -> bool:
+    """Whether the module around hands over other tokens than those that ask.
+
+    A decoder layer holds `multihead_attn` beside `self_attn`; open_clip's pooler learns its queries, and its cross
+    attention has a norm for what the keys read (`ln_1_kv`).
+    """
+    decoder = name.rpartition(".")[2] == "multihead_attn" and hasattr(parent, "self_attn")
+    pooler = "query" in parent._parameters and hasattr(parent, "ln_q")
+    return decoder or pooler or hasattr(parent, "ln_1_kv")
