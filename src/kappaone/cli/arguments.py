@@ -21,6 +21,11 @@ Data = Annotated[
     str | None, typer.Option(help="An image, a .safetensors file of named inputs, or 'none'. Default: a sample.")
 ]
 
+Layouts = Annotated[
+    Path | None,
+    typer.Option("--layouts", help="A TOML file of [[layout]] tables, for attention that kappaone does not know."),
+]
+
 
 def writable(option: str, path: Path | None, ending: str = "") -> None:
     """Say before the work, not after it, that its result could not be written.

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from kappaone.cli.arguments import Data, Json, Model
-from kappaone.cli.output import Terminal, print_json, table
+from kappaone.cli.arguments import Data, Json, Layouts, Model
+from kappaone.cli.output import Terminal, print_json, rows_bar, table
 from kappaone.errors import LayoutError, SpecError
 
 COMMON = "any of them takes parts=, layers= and scale=unit|matched|matched(group=role)|logit(STD)|NUMBER|SCHEME"
@@ -96,30 +96,45 @@ def unfolded(text: str) -> list[str]:
 def layouts(
     model: Model,
     verify: Annotated[bool, typer.Option(help="Check each layout against the model's behaviour.")] = False,
+    probe: Annotated[
+        bool, typer.Option(help="Propose a layout, from behaviour alone, for attention that is refused.")
+    ] = False,
     data: Data = None,
+    layouts: Layouts = None,
     json: Json = False,
 ) -> None:
     """Show where q, k, v and o live in a model, and what is refused (exit code 1 if a layout is contradicted)."""
-    from kappaone.cli.layout_table import show
+    from kappaone.cli.layout_table import proposed, show
     from kappaone.cli.models import example_for, load_model
     from kappaone.layouts import survey
     from kappaone.layouts.find import require
-    from kappaone.layouts.probe import verify as probe
+    from kappaone.layouts.probe import verify as check
+    from kappaone.layouts.propose import NoProposal, Proposal, propose
+    from kappaone.layouts.spec_file import read_specs
 
+    specs = None if layouts is None else read_specs(layouts)
     found = load_model(model)
     example, words = example_for(found, data)
-    if verify and example is None:
-        raise SpecError(f"--verify runs the model, and there is {words}", "pass --data")
-    result = survey(found.model, example)
+    if (verify or probe) and example is None:
+        raise SpecError(
+            f"--{'verify' if verify else 'probe'} runs the model, and there is {words}",
+            "pass --data, or let the function return (model, example)",
+        )
+    result = survey(found.model, example, layouts=specs)
     if not result.layouts and not result.refused:
         require(result, "skip", dict(found.model.named_modules()))
-    report = probe(found.model, result.layouts, example) if verify and result.layouts else None
+    report = check(found.model, result.layouts, example) if verify and result.layouts else None
+    proposals: list[Proposal | NoProposal] = []
+    if probe and result.refused:
+        with rows_bar() as tell:
+            proposals = propose(found.model, example, layouts=specs, tell=tell)
     if json:
         print_json(
             {
                 "model": model,
                 "layouts": [layout.to_dict() for layout in result.layouts],
                 "refused": [item.to_dict() for item in result.refused],
+                "outside": [item.to_dict() for item in result.outside],
                 "probe": None
                 if report is None
                 else {
@@ -128,14 +143,19 @@ def layouts(
                     "wrong": [str(verdict) for verdict in report.wrong],
                     "unreached": list(report.unreached),
                 },
+                "proposals": [item.to_dict() for item in proposals],
             }
         )
     else:
         show(Terminal(), result, report)
-    if not result.layouts:
+        proposed(Terminal(), proposals)
+    if probe and result.refused:
+        if any(isinstance(item, NoProposal) for item in proposals):
+            raise typer.Exit(1)
+    elif not result.layouts:
         raise LayoutError(
             f"none of the {len(result.refused)} attention layers that were noticed could be described",
-            "write a kappaone.AttentionSpec in Python (docs/layouts.md)",
+            "kappaone layouts MODEL --probe proposes a layout from behaviour, or write one (docs/layouts.md)",
         )
     if report is not None and not report.ok:
         raise typer.Exit(1)

@@ -9,8 +9,8 @@ import typer
 
 from kappaone.cli.arguments import Data as Data
 from kappaone.cli.arguments import Json as Json
+from kappaone.cli.arguments import Layouts, Scheme, writable
 from kappaone.cli.arguments import Model as Model
-from kappaone.cli.arguments import Scheme, writable
 from kappaone.cli.output import print_json, say
 from kappaone.errors import SpecError, WriteError
 
@@ -31,14 +31,17 @@ def init(
     overwrite: Annotated[bool, typer.Option(help="Replace weights that were loaded or trained.")] = False,
     on_refused: Annotated[str, typer.Option(help="raise, or skip to set the rest.")] = "raise",
     data: Data = None,
+    layouts: Layouts = None,
     json: Json = False,
 ) -> None:
     """Initialise a model's attention and write it as safetensors."""
     from kappaone.apply import init_
     from kappaone.cli.models import example_for, load_model
     from kappaone.cli.weights import replace_file, save
+    from kappaone.layouts.spec_file import read_specs
     from kappaone.schemes import understand
 
+    specs = None if layouts is None else read_specs(layouts)
     spec = understand(scheme)  # a wrong scheme is said before a large model is built
     if on_refused not in ("raise", "skip"):
         raise SpecError(f"--on-refused {on_refused}; expected raise or skip", "choose one of the two")
@@ -52,7 +55,16 @@ def init(
         )
     needs = verify or data is not None or spec.scale.kind == "logit" or getattr(spec.entry, "needs_example", False)
     example = example_for(found, data)[0] if needs else None
-    done = init_(found.model, spec, seed=seed, example=example, verify=verify, on_refused=refusing, overwrite=overwrite)
+    done = init_(
+        found.model,
+        spec,
+        seed=seed,
+        layouts=specs,
+        example=example,
+        verify=verify,
+        on_refused=refusing,
+        overwrite=overwrite,
+    )
     if out is not None:
         save(found.model, out, spec=found.origin, seed=found.seed, report=done)
     if report is not None:

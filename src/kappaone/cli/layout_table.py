@@ -11,6 +11,7 @@ from kappaone.cli.output import Terminal, table
 if TYPE_CHECKING:
     from kappaone.layouts import AttentionLayout, RoleRows, Survey
     from kappaone.layouts.probe import ProbeReport
+    from kappaone.layouts.propose import NoProposal, Proposal
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -30,10 +31,35 @@ def show(terminal: Terminal, found: Survey, probe: ProbeReport | None = None) ->
         terminal.say("")
     for item in found.refused:
         terminal.say(f"refused: {item}")
-    layers, refused = len(found.layouts), len(found.refused)
-    terminal.say(f"{layers} attention layers described, {refused} refused")
+    for item in found.outside:
+        terminal.say(f"left alone: {item}")
+    layers, refused, outside = len(found.layouts), len(found.refused), len(found.outside)
+    aside = f", {outside} without softmax(Q K^T) V left alone" if outside else ""
+    terminal.say(f"{layers} attention layers described, {refused} refused{aside}")
     if probe is not None:
         terminal.say(str(probe))
+
+
+def proposed(terminal: Terminal, proposals: Sequence[Proposal | NoProposal]) -> None:
+    """Print what the behaviour of refused layers says, ready to paste."""
+    from kappaone.layouts.propose import NoProposal
+
+    for item in proposals:
+        terminal.say("")
+        if isinstance(item, NoProposal):
+            terminal.say(f"no proposal for {item.name or '(the model itself)'} ({item.kind}): {item.why}")
+            continue
+        rows = len(item.probe.verdicts)
+        terminal.say(f"proposed for {family(item.fits)}: {described(item.layout)}; {rows} rows confirmed, one by one")
+        for note in item.notes:
+            terminal.say(f"note: {note}")
+        terminal.say("in Python, init_(model, ..., layouts=[")
+        terminal.whole(f"    {item.to_python()},")
+        terminal.say("])")
+        if item.to_toml():
+            terminal.say("on the command line, --layouts FILE.toml with")
+            for line in item.to_toml().splitlines():
+                terminal.whole(f"    {line}")
 
 
 def alike(layouts: Sequence[AttentionLayout]) -> list[list[AttentionLayout]]:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from kappaone.cli.arguments import Layouts
 from kappaone.cli.initialise import Data, Json, Model
 
 
@@ -31,24 +32,27 @@ def inspect(
     layers: Annotated[
         str | None, typer.Option(help="Only these layers: first, last, or positions such as 0,5,11.")
     ] = None,
+    layouts: Layouts = None,
     json: Json = False,
 ) -> None:
     """Measure the conditioning of a model's attention."""
     from kappaone.apply import init_
     from kappaone.cli.models import example_for, load_model
     from kappaone.conditioning import inspect as measure
-    from kappaone.layouts import find_attention
+    from kappaone.layouts import AttentionLayout, AttentionSpec, find_attention
+    from kappaone.layouts.spec_file import read_specs
     from kappaone.schemes import understand
 
+    specs = None if layouts is None else read_specs(layouts)
     spec = understand(scheme) if scheme else None
     chosen = understand(f"default(layers={_layers(layers)})") if layers else None
     found = load_model(model, seed=seed)
     example, words = example_for(found, data)
     if spec is not None:
-        init_(found.model, spec, seed=seed, example=example, on_refused="skip")
-    picked = None
+        init_(found.model, spec, seed=seed, layouts=specs, example=example, on_refused="skip")
+    picked: list[AttentionLayout | AttentionSpec] | None = list(specs) if specs is not None else None
     if chosen is not None:
-        every = find_attention(found.model, on_refused="skip")
+        every = find_attention(found.model, layouts=specs, on_refused="skip")
         picked = [every[i] for i in sorted(chosen.chosen(len(every)))]
     with _bar() as tell:
         report = measure(

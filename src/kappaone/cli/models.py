@@ -3,7 +3,8 @@
 timm:vit_base_patch16_224        timm:vit_tiny_patch16_224(img_size=32, depth=2)
 hf:gpt2                          a transformers model type, built from its default config, no weights
 torchvision:vit_b_16
-path/to/file.py:build            a function (or class) without arguments in the user's own file
+path/to/file.py:build            a function (or class) without arguments in the user's own file; it returns the model,
+                                 or the model and an example input
 path/to/folder                   config.json with safetensors weights, as transformers saves them
 path/to/weights.safetensors      as written by `kappaone init --out`, which notes the model it was built from
 MODEL@path/to/weights.safetensors   any of the above with other weights of the same names, such as a checkpoint
@@ -48,6 +49,7 @@ class LoadedModel:
         seed: seed under which it was built.
         image_size: (channels, height, width) if it takes images.
         vocabulary: size of the vocabulary if it takes tokens.
+        example: an input that came with the model, from a user's own function.
     """
 
     spec: str
@@ -57,6 +59,7 @@ class LoadedModel:
     seed: int = 0
     image_size: tuple[int, int, int] | None = None
     vocabulary: int | None = None
+    example: Any = None
 
 
 def load_model(spec: str, *, seed: int = 0) -> LoadedModel:
@@ -95,7 +98,8 @@ def _built(spec: str, path: Path) -> LoadedModel:
         "timm": _timm, "hf": _transformers, "torchvision": _torchvision,
     }  # fmt: skip
     if source.endswith(".py") and colon:
-        return LoadedModel(spec, _from_file(Path(source), rest))
+        model, example = _from_file(Path(source), rest)
+        return LoadedModel(spec, model, example=example)
     if source not in builders or not rest:
         what = "a folder without config.json" if path.is_dir() else "neither a file nor a known source"
         raise SpecError(f"MODEL is {spec!r}, which is {what}", _HOW)
@@ -116,6 +120,8 @@ def example_for(found: LoadedModel, data: str | None) -> tuple[Any, str]:
         return None, "no input"
     if data is not None and data.endswith(".safetensors"):
         return read_tensors(Path(data)), data
+    if data is None and found.example is not None:
+        return found.example, "the example that came with the model"
     if found.image_size is not None:
         return _image(found.image_size, data)
     if data is not None:
@@ -214,7 +220,8 @@ def _build(make: Callable[[], Any], name: str, todo: str = "check the options in
         raise SpecError(f"{name} cannot be built: {type(error).__name__}: {first}", todo) from error
 
 
-def _from_file(path: Path, function: str) -> nn.Module:
+def _from_file(path: Path, function: str) -> tuple[nn.Module, Any]:
+    """The model that a function in a user's file returns, and the example input if it returns (model, example)."""
     if not path.is_file():
         raise SpecError(f"there is no file {str(path)!r}", "write path/to/file.py:function")
     # A name of its own: a user's file may well be called json.py or torch.py.
@@ -231,11 +238,15 @@ def _from_file(path: Path, function: str) -> nn.Module:
     if not callable(build):
         raise SpecError(f"{str(path)!r} has no function {function!r}", "name a function or class without arguments")
     model = _build(build, f"{path}:{function}", mend)
+    example = None
+    if isinstance(model, tuple) and len(model) == 2:
+        model, example = model
     if not isinstance(model, nn.Module):
         raise SpecError(
-            f"{path!s}:{function} gave {type(model).__name__}; expected a torch.nn.Module", "return the model"
+            f"{path!s}:{function} gave {type(model).__name__}; expected a torch.nn.Module",
+            "return the model, or the model and an example input",
         )
-    return model
+    return model, example
 
 
 def _from_folder(path: Path) -> LoadedModel:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -52,6 +54,19 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, keep: Sequen
     for row in rows:
         out.add_row(*map(Text, row))
     return out
+
+
+@contextmanager
+def rows_bar() -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar over the rows of a module that is explored, on stderr; None, and not a character, where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("rows", total=None)
+        yield lambda name, done, total: shown.update(task, description=name, completed=done, total=total)
 
 
 def print_json(data: Any) -> None:

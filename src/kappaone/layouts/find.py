@@ -179,7 +179,7 @@ def require(result: Survey, on_refused: str, modules: dict[str, nn.Module]) -> N
         raise LayoutError(
             f"{len(result.refused)} attention layers have a layout that nobody described:\n  {lines}{more}",
             f"pass layouts=[{spec_skeleton(first, result.refused, modules)}], or with fused=?, order='q k v' in place of q=, "
-            "k=, v=; verify=True and example= check it (docs/layouts.md)"
+            "k=, v=; kappaone.propose(model, example) finds it by behaviour (docs/layouts.md)"
             + ("; or on_refused='skip' to set the rest" if result.layouts else ""),
         )
     if not result.layouts and result.outside:

@@ -63,6 +63,19 @@ class Proposal:
         """The lines to paste into a TOML file for the command line; empty where only Python can state it."""
         return "" if self.spec is None else self.spec.to_toml()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-ready form."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "layout": self.layout.to_dict(),
+            "python": self.to_python(),
+            "toml": self.to_toml(),
+            "fits": list(self.fits),
+            "rows": len(self.probe.verdicts),
+            "notes": list(self.notes),
+        }
+
 
 @dataclass(frozen=True)
 class NoProposal:
@@ -78,13 +91,25 @@ class NoProposal:
     kind: str
     why: str
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-ready form."""
+        return dict(vars(self))
 
-def propose(model: nn.Module, example: Any, *, seed: int = 0, tell: Tell | None = None) -> list[Proposal | NoProposal]:
+
+def propose(
+    model: nn.Module,
+    example: Any,
+    *,
+    layouts: Sequence[AttentionLayout | AttentionSpec] | None = None,
+    seed: int = 0,
+    tell: Tell | None = None,
+) -> list[Proposal | NoProposal]:
     """Explore the attention of a model that no adapter describes, one module of each kind.
 
     Args:
         model: the model; nothing in it changes.
         example: an input; at least three tokens, all different.
+        layouts: the user's own layouts or specs for other parts of the model.
         seed: of the directions that are tried.
         tell: called with (module, rows done, rows in all).
 
@@ -105,7 +130,7 @@ def propose(model: nn.Module, example: Any, *, seed: int = 0, tell: Tell | None 
         >>> print(found.to_python())
         kappaone.AttentionSpec(match='0', heads=2, fused='wires', order='dim(k q v)', o='out')
     """
-    found = survey(model, example)
+    found = survey(model, example, layouts=layouts)
     modules = dict(named_modules(model))
     waiting = list(found.refused)
     out: list[Proposal | NoProposal] = []
@@ -148,18 +173,21 @@ def _one(
     if spec is None:
         note = "no AttentionSpec states this order; the layout is written out, for this module alone"
         return Proposal(first.name, first.kind, layout, None, (first.name,), probe, (*notes, note))
-    wide = replace(spec, match=".".join("*" if part.isdigit() else part for part in first.name.split(".")))
-    alike = [item.name for item in others if item.kind == first.kind and wide.matches(item.name)]
-    matched = [name for name in modules if fnmatchcase(name, wide.match)]
-    if alike and set(matched) <= {first.name, *alike} and _all_fit(model, wide, modules, alike, example, seed):
-        return Proposal(first.name, first.kind, layout, wide, (first.name, *alike), probe, notes)
+    for any_number in ("*", "[0-9]*"):
+        glob = ".".join(any_number if part.isdigit() else part for part in first.name.split("."))
+        alike = [item.name for item in others if item.kind == first.kind and fnmatchcase(item.name, glob)]
+        layers = {first.name, *alike}
+        # What lies inside a described layer is not looked at again.
+        strangers = [n for n in modules if fnmatchcase(n, glob) and not any(n == a or n.startswith(f"{a}.") for a in layers)]  # fmt: skip
+        wide = replace(spec, match=glob)
+        if alike and not strangers and _all_fit(model, wide, alike, example, seed):
+            return Proposal(first.name, first.kind, layout, wide, (first.name, *alike), probe, notes)
     return Proposal(first.name, first.kind, layout, spec, (first.name,), probe, notes)
 
 
 def _all_fit(
     model: nn.Module,
     spec: AttentionSpec,
-    modules: Mapping[str, nn.Module],
     names: Sequence[str],
     example: Any,
     seed: int,
@@ -333,6 +361,11 @@ def _fitted(expected: Tensor, heard: Heard) -> tuple[float | None, str]:
         logits = heard.softmax.double()
     else:
         return None, "no softmax and no scaled_dot_product_attention was heard"
+    if logits.ndim >= 4 and logits.shape[-3] != expected.shape[1]:
+        raise LayoutError(
+            f"the softmax works on {logits.shape[-3]} heads, the output's columns move as {expected.shape[1]}",
+            "heads are mixed (talking heads) or merged; write the layout by hand",
+        )
     if logits.numel() != expected.numel():
         return None, f"the softmax saw {tuple(logits.shape)}, q k^T has {tuple(expected.shape)}"
     logits = logits.reshape(expected.shape)
