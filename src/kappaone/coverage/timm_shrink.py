@@ -47,6 +47,8 @@ def shrunk(arguments: Mapping[str, Any], level: str) -> dict[str, Any]:
     for name, value in out.items():
         if name in _DEPTHS or (name in _STAGES and isinstance(value, (tuple, list))):
             out[name] = _each(value, lambda depth: min(depth, 2))
+        elif name == "local_up_to_layer" and value:
+            out[name] = 1  # of two: one layer of each kind is left
         elif name == "block_args":
             out[name] = [_distinct(stage) for stage in value]
         elif name == "blocks" and isinstance(value, tuple):

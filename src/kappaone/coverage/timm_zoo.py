@@ -7,6 +7,7 @@ that builds, runs, and has every attention structure of the default architecture
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -103,7 +104,7 @@ def _build(cls: type[nn.Module], arguments: dict[str, Any], level: str, size: in
     with quiet("timm"):
         torch.manual_seed(_SEED)
         try:
-            options = shrunk(arguments, level)
+            options = shrunk(copy.deepcopy(arguments), level)
             if "img_size" in arguments:
                 options["img_size"] = (size, size) if isinstance(arguments["img_size"], tuple) else size
             model = cls(**options).eval()
@@ -161,7 +162,7 @@ def _calls(cls: type[nn.Module]) -> Iterator[list[tuple[tuple[Any, ...], dict[st
 
     @functools.wraps(original)
     def noting(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        calls.append((args, dict(kwargs)))
+        calls.append(copy.deepcopy((args, kwargs)))  # some classes take their arguments apart
         original(self, *args, **kwargs)
 
     cls.__init__ = noting  # type: ignore[method-assign]

@@ -19,14 +19,18 @@ from typing import Any, Literal, cast
 
 Task = Literal["survey", "probe"]
 LIBRARIES = ("timm", "transformers")
+# Seconds that a process may take to start on a busy machine, and what it says then.
+_START = 600.0
+_READY = {"ready": True}
 
 
 @dataclass
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    name: str = ""
-    since: float = 0.0
+    name: str
+    since: float
+    ready: bool = False
 
 
 def work(
@@ -39,7 +43,7 @@ def work(
         task: "survey" (a row from the meta device) or "probe" (verdicts on a small instance).
         names: architectures.
         jobs: processes.
-        limit: seconds for one architecture; then its process is ended.
+        limit: seconds for one architecture, the start of a process aside; then the process is ended.
 
     Yields:
         The name and the answer, as plain data, in the order of completion; words where the process died or was late.
@@ -53,7 +57,9 @@ def work(
         process = context.Process(target=_serve, args=(library, theirs), daemon=True)
         process.start()
         theirs.close()
-        return _Worker(process, ours)
+        worker = _Worker(process, ours, "", 0.0)
+        give(worker)
+        return worker
 
     def give(worker: _Worker) -> None:
         worker.name, worker.since = waiting.pop(), time.monotonic()
@@ -62,21 +68,22 @@ def work(
     try:
         for _ in range(min(jobs, len(names))):
             workers.append(start())
-            give(workers[-1])
         while workers:
             ready = wait([worker.pipe for worker in workers], timeout=1.0)
             for worker in list(workers):
-                late = time.monotonic() - worker.since > limit
-                if worker.pipe not in ready and not late:
+                allowed = limit if worker.ready else _START
+                if worker.pipe not in ready and time.monotonic() - worker.since <= allowed:
                     continue
-                answer = _answer(worker) if worker.pipe in ready else f"took more than {limit:.0f} s"
+                answer = _answer(worker) if worker.pipe in ready else f"took more than {allowed:.0f} s"
+                if answer == _READY:
+                    worker.ready, worker.since = True, time.monotonic()
+                    continue
                 name = worker.name
                 if isinstance(answer, str):
                     _end(worker)
                     workers.remove(worker)
                     if waiting:
                         workers.append(start())
-                        give(workers[-1])
                 elif waiting:
                     give(worker)
                 else:
@@ -89,8 +96,8 @@ def work(
 
 
 def zoo(library: str) -> Any:
-    """The zoo of a library: a module (`kappaone.coverage.rows.Zoo`)."""
-    return importlib.import_module(f"kappaone.coverage.{library}_zoo")
+    """The zoo of a library: a module (`kappaone.coverage.rows.Zoo`), ours or one given by its dotted name."""
+    return importlib.import_module(f"kappaone.coverage.{library}_zoo" if library in LIBRARIES else library)
 
 
 def _answer(worker: _Worker) -> dict[str, Any] | str:
@@ -125,6 +132,7 @@ def _serve(library: str, pipe: Connection) -> None:
         "survey": lambda name: examine(animals, name).to_dict(),
         "probe": lambda name: {key: dict(vars(verdict)) for key, verdict in probed(animals, name).items()},
     }
+    pipe.send_bytes(json.dumps(_READY).encode())
     while True:
         try:
             task, name = json.loads(pipe.recv_bytes())
