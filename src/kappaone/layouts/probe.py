@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from kappaone.errors import LayoutError
+from kappaone.layouts import operands
 from kappaone.layouts.bench import Bench
 from kappaone.layouts.blocks import named_modules
 from kappaone.layouts.capture import listen
@@ -198,6 +199,10 @@ class Trial:
         """What a row of the weight that is said to hold `role` does, and the output heads that it moves."""
         bench = self.bench
         reads = bench.reads(role)
+        if any(self.layout.facts.get(name) for name in operands.HIDDEN) and not bench.single(role):
+            told = operands.classify(bench, role, row, self.random)
+            if told is not None:
+                return self._with_heads(*told) if told[0] != "dead" else ("dead", ())
         seen = self._respond(role, row, orthogonal_to(reads, bench.tested(role), self.random))
         if seen is None and bench.single(role):
             # Nothing moves unless the only token that asks sees the change: then it is a query row, if not a dead one.
@@ -214,7 +219,13 @@ class Trial:
             return ("q" if bench.moved_columns(seen.change) == 1 else "k"), moved
         still = float(bench.at_tested(role, seen.change)[: covered(reads)].abs().max())
         found = "q" if still < 1e-6 * seen.size + NOISE * bench.size else "k"
-        whole = self.layout.facts.get("talking_heads") or bench.fills_its_heads(seen.change, moved)
+        return self._with_heads(found, seen.change)
+
+    def _with_heads(self, found: str, change: Tensor) -> tuple[str, tuple[int, ...]]:
+        """The role that was found with the heads that moved, unless only a part of a head did."""
+        moved = self.bench.moved_heads(change)
+        whole = found not in ("q", "k") or self.layout.facts.get("talking_heads")
+        whole = whole or self.bench.fills_its_heads(change, moved)
         return (found if whole else f"{found} (of a part of the head only)"), moved
 
     def _respond(self, role: Role, row: int, direction: Tensor) -> Response | None:

@@ -176,9 +176,7 @@ def _described(site: Site, family: _Family) -> AttentionLayout | None:
     )
 
 
-def _rows(
-    parts: Mapping[str, Projection | None], heads: int, kv_heads: int, values: int
-) -> dict[str, RoleRows] | None:
+def _rows(parts: Mapping[str, Projection | None], heads: int, kv_heads: int, values: int) -> dict[str, RoleRows] | None:
     """The roles of all parts, or None where the outputs are not just these; v has `values` rows in each head."""
     rows: dict[str, RoleRows] = {}
     for roles, part in parts.items():
