@@ -15,6 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kappaone.layouts.running import evaluating, hooked, run
+from kappaone.layouts.stored import shape_of, why_no_weight
 
 _FUSED = re.compile(
     r"^(to_)?(qkvs?|wqkv|in_proj_qkvz?|in_proj_weight|query_key_value|c_attn|qkv_proj|mixed_qkv|qk|kv)(_proj|_linear)?$",
@@ -39,13 +40,13 @@ def by_structure(modules: Mapping[str, nn.Module], described: set[str]) -> dict[
         ):
             continue
         parts = [n for n, child in module.named_children() if _has_weight(child)]
-        parts += [n for n, p in module._parameters.items() if p is not None and p.ndim >= 2]
+        parts += [n for n, p in module._parameters.items() if p is not None and len(shape_of(p)) >= 2]
         fused = [n for n in parts if _FUSED.match(n)]
         queries, keys = [n for n in parts if _QUERY.match(n)], [n for n in parts if _KEY.match(n)]
         if fused:
-            noticed[name] = f"has {fused[0]}"
+            noticed[name] = f"has {_described(module, fused[0])}"
         elif queries and keys:
-            noticed[name] = f"has {queries[0]} and {keys[0]}"
+            noticed[name] = f"has {_described(module, queries[0])} and {_described(module, keys[0])}"
         elif parts and _runs_heads(module) and not _holds(modules, name, described):
             noticed[name] = "counts attention heads and has projections"
         elif _ATTENTION.search(type(module).__name__) and len(parts) >= 2 and not _holds(modules, name, described):
@@ -93,7 +94,19 @@ def _runs_heads(module: nn.Module) -> bool:
 
 
 def _has_weight(module: nn.Module) -> bool:
-    return any(isinstance(p, UninitializedParameter) or p.ndim >= 2 for p in module.parameters())
+    """Whether there are weights in a module, whole, in parts, or packed."""
+    return any(isinstance(p, UninitializedParameter) or len(shape_of(p)) >= 2 for p in module.parameters()) or any(
+        why_no_weight(inner) for inner in module.modules()
+    )
+
+
+def _described(module: nn.Module, part: str) -> str:
+    """A projection's name, with the reason why its weight cannot be read where there is one."""
+    child = module._modules.get(part)
+    why = (
+        why_no_weight(module, part) if child is None else next(filter(None, map(why_no_weight, child.modules())), None)
+    )
+    return part if why is None else f"{part}, which is {why},"
 
 
 def _inside(name: str, other: str) -> bool:

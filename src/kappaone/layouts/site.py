@@ -16,6 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from kappaone.errors import LayoutError
 from kappaone.layouts.layout import Inner, RoleRows
+from kappaone.layouts.stored import holds_weight, read_weight, shape_of
 
 # Children by which a module holds the linear map that it wraps: PEFT and LoRA layers, clipped linear maps, linear maps
 # and 1x1 convolutions with a norm behind them.
@@ -122,11 +123,14 @@ class Site:
     def children(self) -> set[str]:
         """Names of the children, Dropout and Identity aside (they hold no parameter and no child)."""
         inert = (nn.Dropout, nn.Identity)
-        return {name for name, child in self.module.named_children() if not isinstance(child, inert)}
+        found = {name for name, child in self.module.named_children() if not isinstance(child, inert)}
+        return found - {"parametrizations"}  # where torch keeps what own_parameters names
 
     def own_parameters(self) -> set[str]:
-        """Names of the parameters that the module holds itself."""
-        return {name for name, p in self.module._parameters.items() if p is not None}
+        """Names of the parameters that the module holds itself, parametrized ones included."""
+        own = {name for name, p in self.module._parameters.items() if p is not None}
+        parametrized = self.module._modules.get("parametrizations")
+        return own if parametrized is None else own | set(parametrized._modules)
 
     def projection(self, child: str, *, transposed: bool | None = None, axes: int = 1) -> Projection | None:
         """A linear map by the name of a child module, or of a parameter of the module or of a child.
@@ -147,18 +151,18 @@ class Site:
         for step in path:
             owner = getattr(owner, step, None)
         target = getattr(owner, last, None)
-        while isinstance(target, nn.Module) and not _weighs(target):
+        while isinstance(target, nn.Module) and not holds_weight(target):
             inner = next((name for name in _WRAPPED if isinstance(getattr(target, name, None), nn.Module)), None)
             if inner is None:
                 return None
             child, target = f"{child}.{inner}", getattr(target, inner)
         if isinstance(target, nn.Module):
-            weight, bias = getattr(target, "weight", None), getattr(target, "bias", None)
+            weight, bias = read_weight(target), getattr(target, "bias", None)
             weight_name, bias_name = f"{child}.weight", f"{child}.bias"
             if transposed is None:
                 transposed = hasattr(target, "nf") and not hasattr(target, "in_features")
         else:
-            weight, weight_name = target, child
+            weight, weight_name = read_weight(owner, last) if isinstance(owner, nn.Module) else target, child
             stem = child.removesuffix("weight")
             bias_name = f"{stem}bias" if stem != child else ""
             bias = getattr(owner, bias_name.rpartition(".")[2], None) if bias_name else None
@@ -166,11 +170,10 @@ class Site:
             raise LayoutError(
                 f"{self.qualified(weight_name)!r} has no shape yet (a lazy module)", "run one forward pass first"
             )
-        if not isinstance(weight, Tensor) or weight.ndim < 2:
+        shape = shape_of(weight) if isinstance(weight, Tensor) else ()
+        if len(shape) < 2 or (axes == 1 and (len(shape) not in (2, 4) or prod(shape[2:]) != 1)):
             return None
-        if axes == 1 and (weight.ndim == 3 or weight.ndim > 4 or (weight.ndim == 4 and weight[0, 0].numel() != 1)):
-            return None
-        outputs, inputs = prod(weight.shape[:axes]), prod(weight.shape[axes:])
+        outputs, inputs = prod(shape[:axes]), prod(shape[axes:])
         if transposed:
             outputs, inputs = inputs, outputs
         has_bias = isinstance(bias, Tensor)
@@ -196,8 +199,3 @@ class Site:
             for name, p in self.module.named_parameters()
         ]
         return ", ".join(found) if found else "no parameters"
-
-
-def _weighs(module: nn.Module) -> bool:
-    """Whether a module holds a weight itself (a parameter, or a tensor computed from one by a parametrization)."""
-    return isinstance(getattr(module, "weight", None), Tensor)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 # How packed weights are called by quantisation libraries: GPTQ and AWQ, compressed-tensors, HQQ and EETQ, VPTQ.
 _PACKED = ("qweight", "weight_packed", "W_q", "weight_q", "packed_weight", "indices_packed")
@@ -53,6 +54,49 @@ def why_no_weight(module: Any, name: str = "weight") -> str | None:
         kind = "dynamically" if "dynamic" in type(module).__module__ else "statically"
         return f"{kind} quantised (packed in _packed_params)"
     return None
+
+
+def holds_weight(module: nn.Module, name: str = "weight") -> bool:
+    """Whether a module has a weight of its own: a parameter, or a tensor that is computed from its parameters.
+
+    A property that hands out the weight of a module inside (adapters do that) is none.
+    """
+    if isinstance(module._parameters.get(name), Tensor) or parametrizations_of(module, name):
+        return True
+    # Pruning and weight norm of the old style set a plain attribute, made anew in every forward pass.
+    return isinstance(vars(module).get(name), Tensor) or isinstance(module._buffers.get(name), Tensor)
+
+
+def read_weight(module: nn.Module, name: str = "weight") -> Any:
+    """A weight as the forward pass uses it, or whatever is there; a parametrization's state does not move.
+
+    (Spectral norm makes a step of its power iteration at every access in training mode.)
+    """
+    if not parametrizations_of(module, name):
+        return getattr(module, name, None)
+    flags = [(inner, inner.training) for inner in module._modules["parametrizations"].modules()]  # type: ignore[union-attr]
+    try:
+        for inner, _ in flags:
+            inner.training = False
+        with torch.no_grad():
+            return getattr(module, name)
+    finally:
+        for inner, training in flags:
+            inner.training = training
+
+
+def shape_of(weight: Tensor) -> tuple[int, ...]:
+    """The shape of a whole weight, also where ZeRO-3 holds it in parts (it is empty here, and knows its shape).
+
+    Examples:
+        >>> shape_of(torch.zeros(2, 3))
+        (2, 3)
+    """
+    if isinstance(weight, UninitializedParameter):
+        return ()
+    if hasattr(weight, "ds_id") and weight.numel() == 0:
+        return tuple(int(size) for size in weight.ds_shape)
+    return tuple(weight.shape)
 
 
 def parametrizations_of(module: nn.Module, name: str) -> list[str]:
