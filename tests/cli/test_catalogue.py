@@ -75,7 +75,7 @@ def test_a_contradicted_layout_is_exit_code_1(command, folder):
 def test_nothing_described_is_an_error(command):
     first, last = command("layouts", "model.py:number").refused()
     assert "expected a torch.nn.Module" in first
-    assert last == "what to do: return the model"
+    assert last == "what to do: return the model, or the model and an example input"
 
 
 def test_gpt2_stays_readable_in_80_columns(command):

@@ -26,9 +26,9 @@ def schemes(
     json: Json = False,
 ) -> None:
     """List the initialization schemes, or explain one."""
-    from kappaone.schemes import ENTRIES, lookup
+    from kappaone.schemes import lookup, names
 
-    entries = [lookup(item) for item in ([name] if name else ENTRIES)]
+    entries = [lookup(item) for item in ([name] if name else names())]
     if json:
         print_json(
             [
@@ -71,10 +71,10 @@ def about(name: str) -> str:
         >>> about("orthogonal").splitlines()[0]
         'Orthogonal initialization (Saxe et al. 2013), joint: one orthogonal D x D matrix for each role, sliced by head.'
     """
-    from kappaone.schemes import ENTRIES, lookup
+    from kappaone.schemes import home, lookup
 
     lookup(name)  # imports its module
-    return inspect.cleandoc(sys.modules[ENTRIES[name].partition(":")[0]].__doc__ or "")
+    return inspect.cleandoc(sys.modules[home(name)].__doc__ or "")
 
 
 def unfolded(text: str) -> list[str]:

@@ -9,9 +9,12 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from typing import Any, Literal
 
 from kappaone.errors import SpecError
+from kappaone.plugins import found as brought_by_packages
+from kappaone.plugins import load as load_brought
 from kappaone.schemes.base import Option, Scheme
 from kappaone.schemes.procedure import Procedure
 from kappaone.schemes.syntax import Call, Range, Value, parse, show
@@ -112,16 +115,51 @@ def lookup(name: str) -> Scheme | Procedure:
         >>> lookup("conditioned").parts
         'qkv'
     """
-    if name not in ENTRIES:
-        near = difflib.get_close_matches(name, ENTRIES, 1)
+    known = names()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
         raise SpecError(
-            f"no scheme is called {name!r}; there are {', '.join(ENTRIES)}",
+            f"no scheme is called {name!r}; there are {', '.join(known)}",
             f"did you mean {near[0]}?" if near else "see kappaone schemes",
         )
-    module, _, attribute = ENTRIES[name].partition(":")
-    entry = getattr(import_module(module), attribute)
+    if name in ENTRIES:
+        module, _, attribute = ENTRIES[name].partition(":")
+        entry = getattr(import_module(module), attribute)
+    else:
+        point = _brought()[name]
+        entry = load_brought(point, (Scheme, Procedure))
+        if entry.name != name:
+            raise SpecError(
+                f"the entry point {name!r} ({point.value}) is a scheme that calls itself {entry.name!r}",
+                "give both the same name",
+            )
     assert isinstance(entry, (Scheme, Procedure))
     return entry
+
+
+def names() -> tuple[str, ...]:
+    """Every scheme and procedure: ours, then those that installed packages bring.
+
+    Raises:
+        SpecError: if a package brings one under a name of ours.
+    """
+    return (*ENTRIES, *_brought())
+
+
+def home(name: str) -> str:
+    """The module in which a scheme or procedure is written."""
+    return (ENTRIES[name] if name in ENTRIES else _brought()[name].value).partition(":")[0]
+
+
+def _brought() -> dict[str, EntryPoint]:
+    found = brought_by_packages("kappaone.schemes") | brought_by_packages("kappaone.procedures")
+    for name in found:
+        if name in ENTRIES:
+            raise SpecError(
+                f"an installed package brings a scheme {name!r} ({found[name].value}), which is a name of ours",
+                "uninstall it, or have it renamed",
+            )
+    return found
 
 
 def understand(scheme: str | InitSpec) -> InitSpec:
@@ -237,7 +275,7 @@ def _scale(entry: Scheme | Procedure, value: Value) -> Scale:
             return Scale("matched", group=str(own["group"]))
         if value.name == "logit":
             return Scale("logit", _logit_std(entry.name, value))
-        if value.name in ENTRIES:
+        if value.name in names():
             other = _understand(value)
             if isinstance(other.entry, Procedure) or other.scale.kind == "logit":
                 raise SpecError(
@@ -251,7 +289,7 @@ def _scale(entry: Scheme | Procedure, value: Value) -> Scale:
             return Scale("scheme", scheme=other)
     raise SpecError(
         f"{entry.name}: scale={show(value)}; expected unit, matched, matched(group=head|role), logit(STD), a positive number, "
-        f"or a scheme ({', '.join(ENTRIES)})",
+        f"or a scheme ({', '.join(names())})",
         "write for instance scale=matched",
     )
 

@@ -6,22 +6,32 @@ To add one: write the file, add its line here, one in docs/layouts.md, one row i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kappaone.layouts.adapters import (
     open_clip_attention,
+    timm_conv,
     timm_qkv,
     timm_separate,
     timm_vit,
     torch_mha,
     torchvision_windows,
     transformers_bert,
+    transformers_fused,
     transformers_gpt2,
+    transformers_outside,
     transformers_proj,
+    transformers_qkv,
+    transformers_relative,
+    transformers_separate,
+    x_transformers_attention,
 )
 from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.site import Outside, Refusal, Site
+from kappaone.plugins import found as brought_by_packages
+from kappaone.plugins import load as load_brought
 
 Answer = AttentionLayout | Sequence[AttentionLayout] | Outside | Refusal | None
 
@@ -47,14 +57,30 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter("timm.vit", "timm", timm_vit.describe),
     Adapter("timm.qkv", "timm", timm_qkv.describe),
     Adapter("timm.separate", "timm", timm_separate.describe),
+    Adapter("timm.conv", "timm", timm_conv.describe),
     Adapter("transformers.gpt2", "transformers", transformers_gpt2.describe),
     Adapter("transformers.bert", "transformers", transformers_bert.describe),
+    Adapter("transformers.fused", "transformers", transformers_fused.describe),
+    Adapter("transformers.qkv", "transformers", transformers_qkv.describe),
+    Adapter("transformers.relative", "transformers", transformers_relative.describe),
+    Adapter("transformers.separate", "transformers", transformers_separate.describe),
+    Adapter("transformers.outside", "transformers", transformers_outside.describe),
     Adapter("transformers.proj", "transformers", transformers_proj.describe),
     Adapter("torchvision.windows", "torchvision", torchvision_windows.describe),
     Adapter("open_clip.attention", "open_clip", open_clip_attention.describe),
+    Adapter("x_transformers.attention", "x_transformers", x_transformers_attention.describe),
 )
 
 
 def all_adapters() -> tuple[Adapter, ...]:
-    """Our adapters, and those that installed packages bring."""
-    return ADAPTERS
+    """Our adapters, and those of installed packages whose library is loaded.
+
+    Raises:
+        SpecError: if such a package cannot be loaded.
+    """
+    ready = [
+        point
+        for name, point in brought_by_packages("kappaone.adapters").items()
+        if name.partition(".")[0] in sys.modules
+    ]
+    return (*ADAPTERS, *(load_brought(point, (Adapter,)) for point in ready))
