@@ -57,7 +57,9 @@ FACTS: dict[str, Fact] = {
     "pooled": Fact(
         "q, k or v are pooled, convolved or normalized between their projection and the softmax", exact=False
     ),
-    "activated": Fact("q, k or v pass an activation between their projection and the softmax", exact=False),
+    "activated": Fact(
+        "an activation follows q, k or v, or stands between the attention and its output projection", exact=False
+    ),
     "reduced_keys": Fact("keys and values read fewer tokens than queries (spatial reduction)"),
     "one_query": Fact("only one token, or learned ones, ask"),
     "windows": Fact("tokens attend within windows, blocks or bands"),

@@ -23,12 +23,13 @@ from kappaone.layouts.blocks import as_matrix
 from kappaone.layouts.layout import Role
 
 # Facts that make the output alone a bad witness.
-HIDDEN = ("pooled", "v_norm", "activated", "windows")
+_HIDDEN = ("pooled", "v_norm", "activated", "windows")
 _ROLES: tuple[Role, ...] = ("q", "k", "v")
 # Large enough to be the largest of a pooled window, whichever sign it needs.
 _STEPS = (1.0, 8.0, -8.0, 64.0, -64.0)
 _STILL = 1e-9
 _TOKENS = 64
+_MASKED = 1e8
 
 
 @dataclass
@@ -56,11 +57,40 @@ class _Ear(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def classify(bench: Bench, role: Role, row: int, random: torch.Generator) -> tuple[str, Tensor] | None:
-    """What a row of the weight that is said to hold `role` does to the attention call, and how the output changes.
+@dataclass(frozen=True)
+class Told:
+    """What the attention call tells of a row.
+
+    Attributes:
+        role: "q", "k", "v", "?" or "dead".
+        change: of the output.
+        heads: the heads of a fused call whose operand moved, if one was heard.
+    """
+
+    role: str
+    change: Tensor
+    heads: tuple[int, ...] | None = None
+
+
+def needed(bench: Bench) -> bool:
+    """Whether the output alone would be a bad witness: by the layout's facts, or since other tokens come out of it."""
+    if bench.single("q") or bench.layout.facts.get("channel_attention"):
+        return False
+    if any(bench.layout.facts.get(name) for name in _HIDDEN):
+        return True
+    return bench.base.shape[:2] != bench.reads("q").shape[:2]
+
+
+def heads_hidden(bench: Bench) -> bool:
+    """Whether the output does not tell the heads: something that no layout states stands behind them."""
+    return bench.layout.o is None and bench.layout.output == "projected"
+
+
+def classify(bench: Bench, role: Role, row: int, random: torch.Generator) -> Told | None:
+    """What a row of the weight that is said to hold `role` does to the attention call.
 
     Returns:
-        "q", "k", "v", "?" or "dead", and the change of the output; None where this cannot be told: no attention
+        What was told; None where this cannot be told: no attention
         call was heard, or the weight belongs to no module whose input could be set.
     """
     owner = _owner(bench, role)
@@ -94,8 +124,8 @@ def classify(bench: Bench, role: Role, row: int, random: torch.Generator) -> tup
             out, after = run(step / seen_by, token)
             change = out - base
             if float(change.abs().max()) > _STILL * bench.size:
-                return _moved(before, after), change
-    return "dead", torch.zeros_like(bench.base)
+                return Told(_moved(before, after), change, _moved_heads(before, after))
+    return Told("dead", torch.zeros_like(bench.base))
 
 
 def _tried(tokens: Tensor, random: torch.Generator) -> list[int]:
@@ -116,14 +146,31 @@ def _moved(before: Heard, after: Heard) -> str:
     for a, b in zip(before.logits, after.logits, strict=True):
         if not _differ(a, b):
             continue
-        moved = (a - b).abs() > _STILL * _size(a, b)
-        moved = moved.reshape(-1, *moved.shape[-2:])
-        moved = moved[moved.any(-1).any(-1)]
-        by_row, by_column = bool(moved.any(-1).all()), bool(moved.any(-2).all())
-        roles.add("q" if by_column and not by_row else "k" if by_row and not by_column else "?")
+        roles.add(_rows_or_columns(a, b))
     if before.logits and not before.fused and not roles:
         return "v"  # the output moves, and the attention weights do not
     return next(iter(roles)) if len(roles) == 1 else "?"
+
+
+def _moved_heads(before: Heard, after: Heard) -> tuple[int, ...] | None:
+    """The heads of the fused calls whose operands moved; None if none was heard."""
+    found: set[int] = set()
+    for old, new in zip(before.fused, after.fused, strict=True):
+        for a, b in zip(old, new, strict=True):
+            moved = (a - b).abs() > _STILL * _size(a, b)
+            found |= {int(h) for h in moved.movedim(-3, 0).flatten(1).any(1).nonzero().flatten()}
+    return tuple(sorted(found)) if before.fused else None
+
+
+def _rows_or_columns(a: Tensor, b: Tensor) -> str:
+    """Whether logits moved by whole rows ("q") or whole columns ("k"), what is masked left aside; else "?"."""
+    open_ = (a.abs() < _MASKED) & (b.abs() < _MASKED)
+    moved = open_ & ((a - b).abs() > _STILL * _size(a, b))
+    moved, open_ = (t.reshape(-1, *t.shape[-2:]) for t in (moved, open_))
+    still = open_ & ~moved
+    rows = not bool((still.any(-1) & moved.any(-1)).any())
+    columns = not bool((still.any(-2) & moved.any(-2)).any())
+    return "?" if rows == columns else "q" if rows else "k"
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
@@ -131,8 +178,9 @@ def _differ(a: Tensor, b: Tensor) -> bool:
 
 
 def _size(a: Tensor, b: Tensor) -> float:
-    finite = [t[t.isfinite()].abs().max() for t in (a, b) if bool(t.isfinite().any())]
-    return max(map(float, finite), default=0.0)
+    """The largest entry that is no mask: some libraries mask by the dtype's lowest number, not by -inf."""
+    sizes = [t[t.abs() < _MASKED].abs() for t in (a, b)]
+    return max((float(t.max()) for t in sizes if t.numel()), default=0.0)
 
 
 def _alone(shape: torch.Size, direction: Tensor, kept: int) -> Callable[..., Any]:

@@ -185,13 +185,14 @@ class Trial:
     def _verdict(self, role: Role, head: int, row: int) -> RowVerdict:
         parameter = self.layout.role(role).parameter
         seen, heads = self.classify(role, row)
-        return RowVerdict(self.layout.name, parameter, row, role, self._expected(role, head), seen, heads)
+        expected = self._expected(role, head)
+        if self.layout.facts.get("talking_heads") and set(expected) <= set(heads):
+            expected = heads  # a mixing that starts as the identity moves its own head only, any other all of them
+        return RowVerdict(self.layout.name, parameter, row, role, expected, seen, heads)
 
     def _expected(self, role: Role, head: int) -> tuple[int, ...]:
         """The heads of the output that a row of this head may move."""
         layout = self.layout
-        if layout.facts.get("talking_heads") and role != "v":
-            return tuple(range(layout.output_heads))
         asking = [h for h in range(layout.heads) if (h if role == "q" else layout.kv_head(h, role)) == head]
         return tuple(sorted({h * layout.output_heads // layout.heads for h in asking}))
 
@@ -199,10 +200,12 @@ class Trial:
         """What a row of the weight that is said to hold `role` does, and the output heads that it moves."""
         bench = self.bench
         reads = bench.reads(role)
-        if any(self.layout.facts.get(name) for name in operands.HIDDEN) and not bench.single(role):
+        if operands.needed(bench):
             told = operands.classify(bench, role, row, self.random)
+            if told is not None and told.heads is not None and operands.heads_hidden(bench):
+                return told.role, told.heads
             if told is not None:
-                return self._with_heads(*told) if told[0] != "dead" else ("dead", ())
+                return self._with_heads(told.role, told.change) if told.role != "dead" else ("dead", ())
         seen = self._respond(role, row, orthogonal_to(reads, bench.tested(role), self.random))
         if seen is None and bench.single(role):
             # Nothing moves unless the only token that asks sees the change: then it is a query row, if not a dead one.
