@@ -15,7 +15,7 @@ from kappaone.cli import main as main_module
 from kappaone.errors import KappaoneWarning, SpecError
 from tests.cli.conftest import environment, spawn
 
-COMMANDS = ["schemes", "layouts", "init", "check", "inspect", "compare", "doctor"]
+COMMANDS = ["schemes", "layouts", "init", "check", "inspect", "compare", "coverage", "doctor"]
 
 
 def test_help_lists_every_command_and_imports_no_torch(folder):

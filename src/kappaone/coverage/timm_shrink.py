@@ -75,8 +75,9 @@ def _narrow(out: dict[str, Any]) -> None:
     else:
         out[heads] = min(before, 4)
         out[width] = _each(dims, lambda _: _HEAD_DIM * out[heads])
-    if out.get("num_kv_heads") and not isinstance(before, (tuple, list)):
-        out["num_kv_heads"] = max(1, out["num_kv_heads"] * out[heads] // before)
+    kv = out.get("num_kv_heads")
+    if kv and isinstance(before, int):  # all, groups and one stay what they are
+        out["num_kv_heads"] = out[heads] if kv == before else 1 if kv == 1 else 2
     if out.get("head_dim") and isinstance(out["head_dim"], int):
         out["head_dim"] = _HEAD_DIM
 
