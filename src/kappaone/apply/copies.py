@@ -50,7 +50,12 @@ def find_copies(
         others = {
             name: p
             for name, p in parameters.items()
-            if name.startswith(prefix) and name not in own and p.ndim == 2 and not p.is_meta and p.numel()
+            if name.startswith(prefix)
+            and name not in own
+            and p.ndim == 2
+            and not p.is_meta
+            and p.numel()
+            and not hasattr(p, "device_mesh")
         }
         groups = [("q", "k", "v")] if layout.fused() else [("q", "k", "v"), ("k", "v")]
         of_layer: list[Copy] = []

@@ -68,7 +68,7 @@ class Parametrized:
             with torch.no_grad():
                 for source, home in homes:
                     new = source.detach().clone()
-                    source.set_(home)
+                    source.set_(home.untyped_storage(), home.storage_offset(), home.shape, home.stride())
                     source.copy_(new)
 
     def sources(self) -> list[Tensor]:

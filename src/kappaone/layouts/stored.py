@@ -95,7 +95,7 @@ def shape_of(weight: Tensor) -> tuple[int, ...]:
     if isinstance(weight, UninitializedParameter):
         return ()
     if hasattr(weight, "ds_id") and weight.numel() == 0:
-        return tuple(int(size) for size in weight.ds_shape)
+        return tuple(int(size) for size in getattr(weight, "ds_shape", ()))
     return tuple(weight.shape)
 
 
