@@ -9,10 +9,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from kappaone.apply.gathered import Whole
 from kappaone.apply.report import InitReport, changed_blocks, role_fingerprints
 from kappaone.errors import LayoutError
 from kappaone.layouts.blocks import named_modules, parameters_by_name
 from kappaone.layouts.layout import AttentionLayout, Role
+from kappaone.layouts.shards import at_rest
 
 # For each role of each layer that kappaone wrote, by any call: the checksums of its blocks.
 _WRITTEN: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, str], tuple[str, ...]]] = weakref.WeakKeyDictionary()
@@ -36,11 +38,12 @@ def still_ours(
     """(layer, role) pairs whose blocks are, bit for bit, what kappaone last wrote there."""
     written = _WRITTEN.get(_innermost(model), {})
     roles: tuple[Role, ...] = ("q", "k", "v", "o")
+    whole = Whole(parameters)
     return frozenset(
         (layout.name, role)
         for layout in layouts
         for role in roles
-        if (layout.name, role) in written and role_fingerprints(layout, role, parameters) == written[layout.name, role]
+        if (layout.name, role) in written and role_fingerprints(layout, role, whole) == written[layout.name, role]
     )
 
 
@@ -91,6 +94,8 @@ def check(model: nn.Module, report: InitReport | None = None) -> CheckResult:
         model: the model, wrapped or not.
         report: what `init_` returned; the last one of this model if None.
 
+    On a sharded model every rank must call this: weights are gathered, one at a time.
+
     Raises:
         LayoutError: if the model was never initialised and no report is given.
 
@@ -110,7 +115,8 @@ def check(model: nn.Module, report: InitReport | None = None) -> CheckResult:
             "this model was not initialised by kappaone in this process, so there is nothing to compare it with",
             "pass the report that init_ returned",
         )
-    return check_tensors(parameters_by_name(model), report)
+    at_rest(model)
+    return check_tensors(Whole(parameters_by_name(model)), report)
 
 
 def check_tensors(tensors: Mapping[str, Tensor], report: InitReport) -> CheckResult:

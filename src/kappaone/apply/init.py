@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from kappaone._version import __version__
+from kappaone.apply import zero3
 from kappaone.apply.check import remember, still_ours
+from kappaone.apply.fill import Fill, present_norms
 from kappaone.apply.fresh import refuse_loaded
+from kappaone.apply.gathered import Norms, all_norms
 from kappaone.apply.logits import solve_logit_scale
-from kappaone.apply.plan import ROLES, PlannedLayer, make_plan, missing
+from kappaone.apply.plan import ROLES, PlannedLayer, make_plan, missing, refuse_missing
+from kappaone.apply.ranks import Ranks, ranks_of
 from kappaone.apply.report import InitReport, LayerReport, RoleReport
-from kappaone.apply.ties import Memory, memory, refuse_ties
+from kappaone.apply.special import Special
+from kappaone.apply.ties import refuse_ties
 from kappaone.apply.writable import check_writable
-from kappaone.apply.write import Transaction, fingerprint, norm, rounded
-from kappaone.errors import LayoutError, SpecError, WriteError
-from kappaone.layouts.blocks import block_view, named_modules, parameters_by_name
+from kappaone.apply.write import NOTHING, Transaction
+from kappaone.errors import SpecError, WriteError
+from kappaone.layouts.blocks import named_modules, parameters_by_name
 from kappaone.layouts.facts import FACTS, explain
 from kappaone.layouts.find import Survey, require, survey
-from kappaone.layouts.layout import AttentionLayout, Role
+from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.probe import verify as probe_layouts
+from kappaone.layouts.shards import at_rest, refuse_flat, refuse_parallel
 from kappaone.layouts.spec import AttentionSpec
-from kappaone.linalg.workers import ordered
-from kappaone.schemes.base import Block, Job
+from kappaone.schemes.procedure import Procedure
 from kappaone.schemes.registry import InitSpec, understand
 from kappaone.streams import STREAM_VERSION, check_seed
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """One block, ready to be written: rounded values and a CPU copy of what is there, with norms and checksum."""
-
-    values: Tensor
-    old: Tensor
-    before: float
-    after: float
-    checksum: str
 
 
 def init_(
@@ -61,7 +55,8 @@ def init_(
     """Set the attention weights of a model by a scheme, in place, all or nothing.
 
     Args:
-        model: any module; wrappers (torch.compile, DDP, ...) are looked through.
+        model: any module; wrappers (torch.compile, DDP, ...) are looked through. Where its parameters are sharded
+            (FSDP2, tensor parallel) every rank calls this with the same arguments (docs/sharded.md).
         scheme: such as "conditioned" or "conditioned(value=per_head, scale=matched)"; see `kappaone schemes`.
         seed: with the parameter names, the only source of randomness; no global random state is read or moved.
         layouts: the user's own layouts or specs, for attention that kappaone does not know.
@@ -94,47 +89,85 @@ def init_(
         True
     """
     started = time.perf_counter()
-    spec = understand(scheme)
-    seed = check_seed(seed)
-    if not isinstance(prefix, str):
-        raise SpecError(f"prefix={prefix!r}; expected a string", "pass for instance prefix='encoder'")
-    found = survey(model, example, layouts=layouts)
-    require(found, on_refused, dict(named_modules(model)))
-    plan, parameters, remarks = _checked_plan(model, found, spec, seed, prefix, example, overwrite)
-    if verify:
-        if example is None:
+    at_rest(model)
+    ranks = ranks_of(model)
+    with ranks.agreed(NOTHING) as said:
+        spec = understand(scheme)
+        seed = check_seed(seed)
+        if not isinstance(prefix, str):
+            raise SpecError(f"prefix={prefix!r}; expected a string", "pass for instance prefix='encoder'")
+        if verify and example is None:
             raise SpecError("verify=True runs the model, so it needs an input", "pass example=")
+        _refuse_sharded(model, spec, verify, ranks)
+        said.append(f"init_({str(spec)!r}, seed={seed}, prefix={prefix!r}, overwrite={overwrite}, undo={undo})")
+    with ranks.agreed(NOTHING) as said:
+        found = survey(model, example, layouts=layouts)
+        require(found, on_refused, dict(named_modules(model)))
+        at_rest(model)
+        parameters = parameters_by_name(model)
+        in_parts = zero3.needed(found, parameters)
+        if not in_parts:
+            _writable(model, found, spec, parameters)
+        said.append(_named(found.layouts))
+    if in_parts:
+        again = partial(init_, seed=seed, on_refused=on_refused, overwrite=overwrite, undo=undo, prefix=prefix)
+        return zero3.init_by_layer(model, found, spec, again, undo=undo, example=example)
+    norms = all_norms(found.layouts, parameters, ranks) if ranks.sharded else None
+    plan, remarks = _checked_plan(model, found, spec, seed, prefix, example, overwrite, parameters, norms, ranks)
+    with ranks.agreed(NOTHING):
+        special = Special(model, [layer.layout for layer in plan if layer.jobs], parameters, spec)
+    if verify:
         probe_layouts(model, found.layouts, example).require()
     report = InitReport(
         scheme=str(spec),
         seed=seed,
         prefix=prefix,
-        layers=[_blank(layer, parameters) for layer in plan],
+        layers=[_blank(layer, parameters, norms) for layer in plan],
         refused=[str(item) for item in found.refused],
-        remarks=remarks,
+        remarks=remarks + special.remarks,
         provenance={"kappaone": __version__, "torch": torch.__version__, "stream_version": STREAM_VERSION},
         seconds=0.0,
+        _sharded=ranks.sharded,
+        _first=ranks.first,
         _model=weakref.ref(model),
     )
     with Transaction(undo=undo) as transaction:
-        _write(plan, report, parameters, transaction)
+        fill = Fill(plan, report, parameters, ranks, norms or {})
+        with ranks.agreed(transaction.otherwise):
+            fill.write(transaction)
+            special.follow(report, transaction)
         if spec.scale.kind == "logit":
             picked = [layer.layout for layer in plan if layer.jobs]
-            gains = solve_logit_scale(model, picked, spec.scale.value, example, transaction)
+            gains = solve_logit_scale(model, picked, spec.scale.value, example, transaction, ranks)
             for layer in report.layers:
                 layer.gain = gains.get(layer.layout.name)
-                _refresh(layer, parameters)
-        # Inside: an interrupt up to here undoes the writes, so that written weights always have their report.
         report.seconds = time.perf_counter() - started
+        fill.settle(gains=spec.scale.kind == "logit")
+        # Inside: an interrupt up to here undoes the writes, so that written weights always have their report.
         remember(model, report)
+    special.mark(report)
     return report
 
 
-def _checked_plan(
-    model: nn.Module, found: Survey, spec: InitSpec, seed: int, prefix: str, example: Any, overwrite: bool
-) -> tuple[list[PlannedLayer], dict[str, nn.Parameter], list[str]]:
-    """Everything that can be known before the first write."""
-    parameters = parameters_by_name(model)
+def _refuse_sharded(model: object, spec: InitSpec, verify: bool, ranks: Ranks) -> None:
+    """What cannot be done on a model that is spread over ranks."""
+    refuse_flat(model)
+    if not ranks.sharded:
+        return
+    if verify:
+        raise SpecError(
+            "verify=True changes whole rows of weights and watches the model; this model's weights are sharded",
+            "verify before sharding: the layouts of a sharded model are those of the whole one",
+        )
+    if isinstance(spec.entry, Procedure) and not spec.entry.sharded:
+        raise SpecError(
+            f"{spec.text} measures the model and does not know of shards, so that ranks could come to different weights",
+            "call kappaone.init_ with the same seed on every rank before sharding",
+        )
+
+
+def _writable(model: nn.Module, found: Survey, spec: InitSpec, parameters: dict[str, nn.Parameter]) -> None:
+    """See that the parameters that may be written can be."""
     chosen = spec.chosen(len(found.layouts))
     roles = [role for role in ROLES if role in spec.parts]
     touched = [layout for index, layout in enumerate(found.layouts) if index in chosen]
@@ -148,23 +181,53 @@ def _checked_plan(
                 if name not in parameters:
                     raise WriteError(*missing(model, layout, name))
                 check_writable(name, parameters[name])
-    plan = make_plan(model, found.layouts, spec, seed=seed, prefix=prefix, example=example)
-    written = [layer.layout for layer in plan if layer.jobs]
-    remarks: list[str] = []
-    if written:
+    refuse_missing(model, found.layouts, parameters)
+    if spec.scale.kind == "logit" or isinstance(spec.entry, Procedure):
+        refuse_parallel(model, touched, spec.text)
+
+
+def _named(layouts: Sequence[AttentionLayout]) -> str:
+    """The layers in a few words that differ where the layouts do."""
+    text = repr([layout.to_dict() for layout in layouts])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{len(layouts)} attention layers from {layouts[0].name!r} to {layouts[-1].name!r} (layouts {digest})"
+
+
+def _checked_plan(
+    model: nn.Module,
+    found: Survey,
+    spec: InitSpec,
+    seed: int,
+    prefix: str,
+    example: Any,
+    overwrite: bool,
+    parameters: dict[str, nn.Parameter],
+    norms: Norms | None,
+    ranks: Ranks,
+) -> tuple[list[PlannedLayer], list[str]]:
+    """Everything that can be known before the first write."""
+    roles = [role for role in ROLES if role in spec.parts]
+    with ranks.agreed(NOTHING):
+        plan = make_plan(
+            model, found.layouts, spec, seed=seed, prefix=prefix, example=example, norms=norms, pooled=ranks.pooled
+        )
+        at_rest(model)
+        written = [layer.layout for layer in plan if layer.jobs]
         refuse_ties(found.layouts, written, parameters, roles)
-        if not overwrite:
-            ours = still_ours(model, written, parameters)
+    remarks: list[str] = []
+    if written and not overwrite:
+        ours = still_ours(model, written, parameters)
+        with ranks.agreed(NOTHING):
             if spec.scale.kind == "matched" and ours:
                 raise WriteError(
                     f"{spec.text}: layer {sorted(ours)[0][0]!r} holds what kappaone wrote before, so that scale=matched "
                     "would match that and not the model's own init",
                     "build the model anew, or pass overwrite=True if that is what you want",
                 )
-            remarks += refuse_loaded(written, parameters, roles, ours)
+            remarks += refuse_loaded(written, parameters, roles, ours, ranks)
     if example is None:
         remarks.append("attention was looked for by structure; with example= it is also found by its softmax calls")
-    return plan, parameters, remarks + _advice(written, spec)
+    return plan, remarks + _advice(written, spec)
 
 
 def _advice(written: Sequence[AttentionLayout], spec: InitSpec) -> list[str]:
@@ -186,113 +249,18 @@ def _advice(written: Sequence[AttentionLayout], spec: InitSpec) -> list[str]:
     return out
 
 
-def _blank(layer: PlannedLayer, parameters: dict[str, nn.Parameter]) -> LayerReport:
+def _blank(layer: PlannedLayer, parameters: dict[str, nn.Parameter], norms: Norms | None) -> LayerReport:
     roles: dict[str, RoleReport] = {}
     touched = {role for job in layer.jobs for role, _ in job.blocks}
     for role in ROLES:
         if role == "o" and role not in touched:
             continue
         rows = layer.layout.role(role)
-        weight = parameters[rows.parameter]
-        roles[role] = RoleReport(
-            rows.parameter,
-            "left",
-            str(weight.dtype).removeprefix("torch."),
-            [float("nan")] * rows.heads if role in touched else _norms(layer.layout, role, parameters),
-        )
+        before = [float("nan")] * rows.heads
+        if norms is not None:
+            before = list(norms[layer.layout.name, role])
+        elif role not in touched:
+            before = present_norms(layer.layout, role, parameters)
+        dtype = str(parameters[rows.parameter].dtype).removeprefix("torch.")
+        roles[role] = RoleReport(rows.parameter, "left", dtype, before)
     return LayerReport(layer.layout, roles, layer.why_left)
-
-
-def _write(
-    plan: Sequence[PlannedLayer], report: InitReport, parameters: dict[str, nn.Parameter], transaction: Transaction
-) -> None:
-    """Draw blocks on all cores and write them in order."""
-    claimed: dict[tuple[Memory, str, int], str] = {}
-    work: list[tuple[int, Job]] = []
-    for index, layer in enumerate(plan):
-        for job in layer.jobs:
-            keys = {
-                (memory(parameters[layer.layout.role(_role(r)).parameter]), r, layer.layout.role(_role(r)).starts[h])
-                for r, h in job.blocks
-            }
-            if keys & set(claimed):
-                # Two layers share this weight: the first of them has drawn it.
-                for role, _ in job.blocks:
-                    tied = report.layers[index].roles[role]
-                    tied.status, tied.norms_before = "tied", _norms(layer.layout, _role(role), parameters)
-                continue
-            claimed |= dict.fromkeys(keys, layer.layout.name)
-            work.append((index, job))
-    tasks: list[Callable[[], dict[Block, _Drawn]]] = [
-        partial(_draw, plan[index].layout, job, parameters) for index, job in work
-    ]
-    for (index, _job), drawn in zip(work, ordered(tasks), strict=True):
-        layout, done = plan[index].layout, report.layers[index]
-        for (role, head), block in sorted(drawn.items()):
-            rows, entry = layout.role(_role(role)), done.roles[role]
-            view = block_view(parameters[rows.parameter], rows, _role(role), head)
-            transaction.write(f"{layout.name}:{role}{head}", view, block.values, block.old)
-            if entry.status != "set":
-                entry.status = "set"
-                entry.norms_after, entry.fingerprints = [float("nan")] * rows.heads, [""] * rows.heads
-                entry.bias = _zero_bias(layout, _role(role), parameters, transaction)
-            entry.norms_before[head], entry.norms_after[head] = block.before, block.after
-            entry.fingerprints[head] = block.checksum
-
-
-def _norms(layout: AttentionLayout, role: Role, parameters: dict[str, nn.Parameter]) -> list[float]:
-    rows = layout.role(role)
-    return [norm(block_view(parameters[rows.parameter], rows, role, head)) for head in range(rows.heads)]
-
-
-def _draw(layout: AttentionLayout, job: Job, parameters: dict[str, nn.Parameter]) -> dict[Block, _Drawn]:
-    """Compute the blocks of a job, and all that needs their numbers: it runs beside others, on one thread."""
-    out: dict[Block, _Drawn] = {}
-    for (role, head), array in job.compute().items():
-        rows = layout.role(_role(role))
-        weight = parameters[rows.parameter]
-        view = block_view(weight, rows, _role(role), head)
-        values = rounded(torch.from_numpy(array), weight.dtype, f"{rows.parameter}, role {role}, head {head}")
-        if values.shape != view.shape:
-            raise LayoutError(
-                f"the scheme gives a {tuple(values.shape)} block for {layout.name!r}, role {role}, head {head}; expected {tuple(view.shape)}",
-                "report this scheme",
-            )
-        # Both copies in the order of the storage: copying across it is several times slower.
-        across = view.stride(0) < view.stride(1)
-        old = view.T.to("cpu", copy=True).T if across else view.to("cpu", copy=True)
-        ready = values.T.contiguous().T if across else values
-        out[role, head] = _Drawn(ready, old, norm(old.T if across else old), norm(values), fingerprint(values))
-    return out
-
-
-def _zero_bias(
-    layout: AttentionLayout, role: Role, parameters: dict[str, nn.Parameter], transaction: Transaction
-) -> str:
-    """Zero the biases of a role that was set, where the library's own default is zero."""
-    rows = layout.role(role)
-    if rows.bias is None or role == "o":
-        return "none"
-    bias = parameters[rows.bias].detach()
-    parts = [bias[rows.bias_span(head)] for head in range(len(rows.bias_starts))]
-    if not any(bool(part.any()) for part in parts):
-        return "zero"
-    if not layout.zero_bias:
-        return "left"
-    for head, part in enumerate(parts):
-        transaction.write(f"{layout.name}:{role}{head} bias", part, torch.zeros_like(part))
-    return "zeroed"
-
-
-def _refresh(layer: LayerReport, parameters: dict[str, nn.Parameter]) -> None:
-    """Norms and checksums after a gain was put on q and k."""
-    for role, entry in layer.roles.items():
-        if entry.status == "set":
-            rows = layer.layout.role(_role(role))
-            views = [block_view(parameters[rows.parameter], rows, _role(role), head) for head in range(rows.heads)]
-            entry.norms_after = _norms(layer.layout, _role(role), parameters)
-            entry.fingerprints = [fingerprint(view) for view in views]
-
-
-def _role(role: str) -> Role:
-    return next(r for r in ROLES if r == role)

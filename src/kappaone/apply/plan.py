@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
+from kappaone.apply.gathered import Norms, Present, Whole
 from kappaone.apply.scale import scaled
 from kappaone.errors import SpecError, WriteError
-from kappaone.layouts.blocks import block_view, parameters_by_name
+from kappaone.layouts.blocks import parameters_by_name
 from kappaone.layouts.layout import AttentionLayout, Role
-from kappaone.schemes.base import Array, Job, LayerShape, RoleShape
+from kappaone.linalg.exact import exact_norm
+from kappaone.schemes.base import Job, LayerShape, RoleShape
 from kappaone.schemes.procedure import Procedure
 from kappaone.schemes.registry import InitSpec
 from kappaone.streams import LayerStream
@@ -49,6 +49,7 @@ class Context:
         shapes: their shapes by name.
         streams: their random streams by name.
         example: the example input.
+        pooled: measurements by name, root mean squares over all ranks: every rank must draw the same conclusions.
     """
 
     model: nn.Module
@@ -56,22 +57,39 @@ class Context:
     shapes: dict[str, LayerShape] = field(default_factory=dict)
     streams: dict[str, LayerStream] = field(default_factory=dict)
     example: Any = None
+    pooled: Callable[[Mapping[str, float]], dict[str, float]] = dict
 
 
 def make_plan(
-    model: nn.Module, layouts: Sequence[AttentionLayout], spec: InitSpec, *, seed: int, prefix: str, example: Any
+    model: nn.Module,
+    layouts: Sequence[AttentionLayout],
+    spec: InitSpec,
+    *,
+    seed: int,
+    prefix: str,
+    example: Any,
+    norms: Norms | None = None,
+    pooled: Callable[[Mapping[str, float]], dict[str, float]] = dict,
 ) -> list[PlannedLayer]:
     """The jobs of every layer, with parts=, layers= and scale= applied.
+
+    Args:
+        model: the model.
+        layouts: its attention layers.
+        spec: what was asked for.
+        seed: the seed.
+        prefix: before parameter names in the keys of the streams.
+        example: an input.
+        norms: norms of the present blocks, where parameters are sharded and these had to be gathered.
+        pooled: see `Context`.
 
     Raises:
         SpecError: if the options do not fit the model.
     """
     parameters = parameters_by_name(model)
-    for layout in layouts:  # layouts come from outside too: a wrong name must not surface as a KeyError later
-        for role in _roles(layout):
-            if layout.role(role).parameter not in parameters:
-                raise WriteError(*missing(model, layout, layout.role(role).parameter))
-    shapes = {layout.name: _shape(layout, parameters, index, len(layouts)) for index, layout in enumerate(layouts)}
+    refuse_missing(model, layouts, parameters)
+    whole = Whole(parameters)
+    shapes = {layout.name: _shape(layout, whole, index, len(layouts), norms) for index, layout in enumerate(layouts)}
     streams = {layout.name: _stream(layout, seed, prefix) for layout in layouts}
     chosen = spec.chosen(len(layouts))
     picked = [layout for index, layout in enumerate(layouts) if index in chosen]
@@ -79,7 +97,7 @@ def make_plan(
     if isinstance(spec.entry, Procedure):
         if spec.entry.needs_example and example is None:
             raise SpecError(f"{spec.text} needs an example input", "pass example=")
-        from_procedure = spec.entry.make(Context(model, picked, shapes, streams, example), **spec.options)
+        from_procedure = spec.entry.make(Context(model, picked, shapes, streams, example, pooled), **spec.options)
     if spec.scale.kind == "logit" and example is None:
         raise SpecError(f"{spec.text}: scale=logit is measured on an input", "pass example=")
     plan = []
@@ -95,6 +113,9 @@ def make_plan(
         kept = tuple(job for job in jobs if job.blocks and not job.keeps)
         _refuse_products(layout, kept, spec)
         plan.append(PlannedLayer(layout, shape, kept, "" if kept else "the scheme keeps the present weights"))
+    for shape in shapes.values():
+        assert isinstance(shape.current, Present)
+        shape.current.planning = False
     return plan
 
 
@@ -139,7 +160,7 @@ def _roles(layout: AttentionLayout) -> list[Role]:
     return [role for role in ROLES if role != "o" or layout.o is not None]
 
 
-def _shape(layout: AttentionLayout, parameters: dict[str, nn.Parameter], index: int, count: int) -> LayerShape:
+def _shape(layout: AttentionLayout, whole: Whole, index: int, count: int, norms: Norms | None) -> LayerShape:
     def stored(name: str) -> int:
         return sum(
             {
@@ -155,19 +176,36 @@ def _shape(layout: AttentionLayout, parameters: dict[str, nn.Parameter], index: 
         rows = layout.role(role)
         roles[role] = RoleShape(rows.heads, rows.size, rows.width, rows.rows if role == "o" else stored(rows.parameter))
 
-    def current(role: str, head: int) -> Array:
-        which: Role = next(r for r in ROLES if r == role)
-        rows = layout.role(which)
-        block = block_view(parameters[rows.parameter], rows, which, head)
-        return np.ascontiguousarray(block.to("cpu", torch.float64).numpy())
+    current = Present(layout, whole)
+
+    def norm(role: str, head: int) -> float:
+        if norms is None:
+            return exact_norm(current(role, head))
+        return norms[layout.name, next(r for r in ROLES if r == role)][head]
 
     kv_head = tuple(layout.kv_head(head) for head in range(layout.heads))
-    return LayerShape(layout.name, roles, kv_head, index, count, layout.laws, current)
+    return LayerShape(layout.name, roles, kv_head, index, count, layout.laws, current, norm)
 
 
 def _stream(layout: AttentionLayout, seed: int, prefix: str) -> LayerStream:
     dotted = f"{prefix.rstrip('.')}." if prefix else ""
     return LayerStream(seed, {role: dotted + layout.role(role).parameter for role in _roles(layout)})
+
+
+def refuse_missing(
+    model: nn.Module, layouts: Sequence[AttentionLayout], parameters: Mapping[str, nn.Parameter]
+) -> None:
+    """Raise where a layout names a weight that is no parameter.
+
+    Layouts come from outside too: a wrong name must not surface as a KeyError later.
+
+    Raises:
+        WriteError: naming it.
+    """
+    for layout in layouts:
+        for role in _roles(layout):
+            if layout.role(role).parameter not in parameters:
+                raise WriteError(*missing(model, layout, layout.role(role).parameter))
 
 
 def missing(model: nn.Module, layout: AttentionLayout, name: str) -> tuple[str, str]:

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kappaone.apply.gathered import Whole
 from kappaone.apply.write import fingerprint
 from kappaone.errors import MeasureError, SpecError
 from kappaone.layouts.blocks import block_view, parameters_by_name
 from kappaone.layouts.layout import AttentionLayout, Role
+from kappaone.layouts.shards import at_rest
 from kappaone.linalg.spectra import Spectrum, spectrum
 from kappaone.linalg.workers import ordered
 from kappaone.randomness import python_random_kept
@@ -120,6 +122,8 @@ class InitReport:
     remarks: list[str]
     provenance: dict[str, Any]
     seconds: float
+    _sharded: bool = field(default=False, repr=False)
+    _first: bool = field(default=True, repr=False)
     _model: weakref.ReferenceType[nn.Module] | None = field(default=None, repr=False)
     _stacked: bool = field(default=False, repr=False)
 
@@ -138,6 +142,8 @@ class InitReport:
         Args:
             stacked: also per role and fused, which takes a singular value decomposition of each stacked matrix.
 
+        On a sharded model every rank must call this: weights are gathered, one at a time.
+
         Returns:
             The report itself.
 
@@ -152,7 +158,8 @@ class InitReport:
             raise MeasureError(
                 "the model of this report is gone, so that it cannot be measured", "measure before dropping the model"
             )
-        parameters = parameters_by_name(model)
+        at_rest(model)
+        parameters = Whole(parameters_by_name(model))
         changed = next(changed_blocks(self, parameters), None)
         if changed is not None:
             raise MeasureError(
@@ -167,6 +174,9 @@ class InitReport:
     def measure_if_possible(self) -> str:
         """Measure what is quick, as printing and exporting do; returns what is left out and why, "" if nothing is."""
         stacked = quick(self)
+        if self._sharded and not all(layer.logit_std for layer in self.layers):
+            # Printing must not wait for other ranks: people print on one.
+            return "condition numbers are not shown: the model is sharded; call report.measure() on every rank"
         try:
             self.measure(stacked=stacked)
         except MeasureError as error:
@@ -224,6 +234,8 @@ class InitReport:
         return json.dumps(_plain(self.to_dict(measure=measure)), indent=1)
 
     def __str__(self) -> str:
+        if not self._first:  # the report is the same on every rank: it is printed once
+            return f"{self.scheme}: {self.blocks_set} blocks set; the table is the same as on the first rank, which prints it"
         with python_random_kept():
             from kappaone.apply.table import render
 
@@ -261,7 +273,7 @@ def stack(weight: Tensor, layout: AttentionLayout, role: Role) -> Tensor:
     return torch.stack([block_view(weight, rows, role, head) for head in range(rows.heads)]).to("cpu", torch.float64)
 
 
-def _measure(layer: LayerReport, parameters: Mapping[str, nn.Parameter], stacked: bool) -> None:
+def _measure(layer: LayerReport, parameters: Mapping[str, Tensor], stacked: bool) -> None:
     layout = layer.layout
     blocks = {}
     for role, entry in layer.roles.items():

@@ -32,7 +32,7 @@ def scaled(jobs: Sequence[Job], scale: Scale, shape: LayerShape, other: Sequence
     if scale.kind in ("unit", "logit"):
         return list(jobs)
     if scale.kind == "factor":
-        return [Job(job.blocks, partial(_times, job, scale.value)) for job in jobs]
+        return [Job(job.blocks, partial(_times, job, scale.value), reads=job.reads) for job in jobs]
     reference = _present(shape) if scale.kind == "matched" else _given(other)
     by_role = scale.group == "role"
     groups = _by_role(jobs) if by_role else [[job] for job in jobs]
@@ -40,6 +40,7 @@ def scaled(jobs: Sequence[Job], scale: Scale, shape: LayerShape, other: Sequence
         Job(
             tuple(block for job in group for block in job.blocks),
             partial(_match, group, reference, by_role, shape.name),
+            reads=any(job.reads for job in (*group, *other)),
         )
         for group in groups
     ]
@@ -82,7 +83,8 @@ def _match(jobs: Sequence[Job], reference: Reference, by_role: bool, layer: str)
 
 
 def _present(shape: LayerShape) -> Reference:
-    return lambda blocks: {block: float(np.linalg.norm(shape.current(*block))) for block in blocks}
+    # The exact norm: it must not differ in its last bit between a whole model and a sharded one.
+    return lambda blocks: {block: shape.norm(*block) for block in blocks}
 
 
 def _given(other: Sequence[Job]) -> Reference:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kappaone.errors import WriteError
 from kappaone.layouts.layout import AttentionLayout, Role
+from kappaone.layouts.shards import local
 
 Memory = tuple[int, tuple[int, ...], tuple[int, ...]]
 
@@ -25,7 +26,9 @@ def memory(tensor: Tensor) -> Memory:
         >>> memory(x) == memory(x.detach()), memory(x) == memory(x[1:])
         (True, False)
     """
-    return tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride())
+    here = local(tensor)
+    # Empty parts of sharded weights lie nowhere; each is then itself.
+    return here.data_ptr() if here.numel() else -id(tensor), tuple(here.shape), tuple(here.stride())
 
 
 def refuse_ties(
@@ -76,13 +79,17 @@ def _check_pair(layer: str, name: str, other: str, parameters: Mapping[str, nn.P
 
 
 def _storage(tensor: Tensor) -> tuple[str, int]:
-    return str(tensor.device), tensor.untyped_storage().data_ptr()
+    return str(local(tensor).device), local(tensor).untyped_storage().data_ptr()
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
     """Whether the stretches of memory from first to last entry overlap (flat parameters of one buffer do not)."""
+    if one is other:
+        return True
     spans = []
-    for tensor in (one, other):
+    for tensor in map(local, (one, other)):
+        if not tensor.numel():
+            return False
         last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
         size = tensor.element_size()
         spans.append((tensor.storage_offset() * size, (tensor.storage_offset() + last) * size))

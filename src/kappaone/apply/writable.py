@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from kappaone.errors import WriteError
+from kappaone.layouts.shards import check_shards
 from kappaone.layouts.stored import why_quantised
 
 FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -45,11 +46,12 @@ def check_writable(name: str, parameter: nn.Parameter) -> None:
             f"{name!r} is empty here: {tuple(parameter.shape)} (partitioned, offloaded, or freed)",
             "call kappaone.init_ before the model is partitioned",
         )
-    if hasattr(parameter, "device_mesh") or hasattr(parameter, "_sharded_size"):
+    if hasattr(parameter, "_sharded_size"):
         raise WriteError(
-            f"{name!r} is sharded over several ranks",
-            "call kappaone.init_ with the same seed on every rank before sharding",
+            f"{name!r} is a ShardedTensor",
+            "call kappaone.init_ with the same seed on every rank before sharding, or shard by fully_shard (DTensor)",
         )
+    check_shards(name, parameter)
     quantised = why_quantised(parameter)
     if quantised is None and parameter.dtype not in FLOATING:
         quantised = f"stored as {parameter.dtype}, which no scheme writes"

@@ -16,6 +16,9 @@ from torch import Tensor
 
 from kappaone.errors import WriteError
 
+NOTHING = "no rank has written anything"
+UNDONE = "every rank has put its weights back"
+
 
 def rounded(values: Tensor, dtype: torch.dtype, name: str = "a block") -> Tensor:
     """Float64 values in the parameter's dtype, by way of float32 unless the parameter is float64 itself.
@@ -70,6 +73,11 @@ class Transaction:
         self._undo = undo
         self._saved: dict[tuple[int, tuple[int, ...]], tuple[Tensor, Tensor | None]] = {}
         self.written: list[str] = []
+
+    @property
+    def otherwise(self) -> str:
+        """What is true of the weights on every rank after a failure."""
+        return UNDONE if self._undo else "undo=False: what was written stays"
 
     def __enter__(self) -> Transaction:
         return self

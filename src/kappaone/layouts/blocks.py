@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from kappaone.errors import LayoutError
 from kappaone.layouts.layout import AttentionLayout, Role, RoleRows
+from kappaone.layouts.stored import parametrizations_of, read_weight
 
 # Segments that wrappers put into qualified names: DDP, torch.compile, FSDP1, activation checkpointing.
 _WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-_WRAPPER_TYPES = ("DataParallel", "OptimizedModule", "FullyShardedDataParallel", "CheckpointWrapper")
+_WRAPPER_TYPES = ("DataParallel", "OptimizedModule", "FullyShardedDataParallel", "CheckpointWrapper", "OffloadWrapper")
 
 
 def _is_wrapper(module: nn.Module) -> bool:
@@ -51,16 +52,26 @@ def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
     """Every parameter under its name without wrapper prefixes; a tied one under its first name and its others.
 
+    A parametrized weight is there too, as a copy of what the forward pass uses: a write into it reaches nothing
+    (`kappaone.apply.parametrized` writes those).
+
     Examples:
         >>> sorted(parameters_by_name(nn.Linear(2, 2)))
         ['bias', 'weight']
     """
-    return {
+    found = {
         f"{name}.{key}" if name else key: parameter
         for name, module in named_modules(model)
         for key, parameter in module._parameters.items()
         if parameter is not None
     }
+    for name, module in named_modules(model):
+        chains = module._modules.get("parametrizations")
+        for key in chains._modules if chains is not None else ():
+            if parametrizations_of(module, key):
+                value = read_weight(module, key).detach().clone()
+                found[f"{name}.{key}" if name else key] = nn.Parameter(value, requires_grad=False)
+    return found
 
 
 def parameter(model: nn.Module, name: str) -> nn.Parameter:
@@ -122,7 +133,7 @@ def stacked_blocks(
         dtype: dtype of the copy; the parameter's own if None.
     """
     rows = layout.role(role)
-    weight = parameter(model, rows.parameter)
+    weight = _whole(parameter(model, rows.parameter))
     blocks = torch.stack([block_view(weight, rows, role, head) for head in range(rows.heads)])
     return blocks if dtype is None else blocks.to(dtype)
 
@@ -136,9 +147,9 @@ def effective_blocks(
     if inner is None:
         return blocks
     parameters = parameters_by_name(model)
-    first = parameters[inner.parameter].detach()[inner.start : inner.start + inner.size].to(blocks.dtype)
+    first = _whole(parameters[inner.parameter])[inner.start : inner.start + inner.size].to(blocks.dtype)
     if inner.norm is not None:
-        first = parameters[inner.norm].detach().to(blocks.dtype)[:, None] * first
+        first = _whole(parameters[inner.norm]).to(blocks.dtype)[:, None] * first
     return blocks @ first
 
 
@@ -149,6 +160,12 @@ def bias_blocks(
     rows = layout.role(role)
     if rows.bias is None:
         return None
-    bias = parameter(model, rows.bias).detach()
+    bias = _whole(parameter(model, rows.bias))
     stacked = torch.stack([bias[rows.bias_span(head)] for head in range(len(rows.bias_starts))])
     return stacked if dtype is None else stacked.to(dtype)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    from kappaone.layouts.shards import whole  # which reads blocks itself
+
+    return whole(tensor)

@@ -25,7 +25,7 @@ def make(context: Context, *, std: float) -> dict[str, list[Job]]:
         SpecError: where the logits have no spread, or the scale of q and k cannot matter.
     """
     # Not at the top: naming and listing procedures must not wait for torch.
-    from kappaone.apply.logits import centred_logit_std
+    from kappaone.apply.logits import measured_spread
     from kappaone.layouts.capture import record
     from kappaone.linalg.workers import single_threaded
 
@@ -33,10 +33,11 @@ def make(context: Context, *, std: float) -> dict[str, list[Job]]:
         raise SpecError(f"unit_logits: std={std}; expected a positive number", "write unit_logits(std=1.0)")
     with single_threaded():  # sums in another order would give other last bits for other thread counts
         calls = record(context.model, context.layouts, context.example)
-        spreads = {name: centred_logit_std(call) for name, call in calls.items()}
+        measured = {layout.name: measured_spread(layout, calls.get(layout.name)) for layout in context.layouts}
+    spreads = context.pooled(measured)
     out: dict[str, list[Job]] = {}
     for layout in context.layouts:
-        spread = spreads.get(layout.name, 0.0)
+        spread = spreads[layout.name]
         if not spread > 0 or layout.scale_free:
             raise SpecError(
                 f"unit_logits: the logits of layer {layout.name!r} cannot be set by a gain on q and k "
@@ -44,7 +45,7 @@ def make(context: Context, *, std: float) -> dict[str, list[Job]]:
                 "leave this layer out with layers=, or pass another example",
             )
         shape, gain = context.shapes[layout.name], (std / spread) ** 0.5
-        out[layout.name] = per_head(shape, "qk", partial(_scaled, shape, gain))
+        out[layout.name] = per_head(shape, "qk", partial(_scaled, shape, gain), reads=True)
     return out
 
 
@@ -58,6 +59,7 @@ PROCEDURE = Procedure(
     source="kappaone",
     make=make,
     needs_example=True,
+    sharded=True,
     parts="qk",
     options={"std": Option(1.0, number="float", help="std of the centred logits")},
 )

@@ -57,6 +57,7 @@ class LayerShape:
         count: number of attention layers.
         laws: the laws by which the library draws the weights.
         current: reads the present block of (role, head) in float64.
+        norm: Frobenius norm of the present block of (role, head), the same however a model is sharded.
     """
 
     name: str
@@ -66,6 +67,7 @@ class LayerShape:
     count: int
     laws: tuple[Law, ...] = ()
     current: Callable[[str, int], Array] = field(default=lambda role, head: np.zeros((0, 0)))
+    norm: Callable[[str, int], float] = field(default=lambda role, head: 0.0)
 
     def stacked(self, role: str) -> Array:
         """The present blocks of a role, one above the other (o: side by side)."""
@@ -81,11 +83,14 @@ class Job:
         blocks: the (role, head) pairs that it gives.
         compute: gives them, in float64.
         keeps: the blocks are the present ones, unchanged; nothing needs to be written unless they are rescaled.
+        reads: `compute` reads the present values of these blocks (`LayerShape.current`); on a model whose parameters
+            are sharded they are gathered before, and what is not gathered cannot be read.
     """
 
     blocks: tuple[Block, ...]
     compute: Callable[[], dict[Block, Array]]
     keeps: bool = False
+    reads: bool = False
 
     def only(self, parts: str) -> Job:
         """The same job, giving only the blocks of these roles."""
@@ -93,18 +98,23 @@ class Job:
         if blocks == self.blocks:
             return self
         return Job(
-            blocks, lambda: {block: array for block, array in self.compute().items() if block in blocks}, self.keeps
+            blocks,
+            lambda: {block: array for block, array in self.compute().items() if block in blocks},
+            self.keeps,
+            self.reads,
         )
 
 
-def per_head(layer: LayerShape, roles: str, make: Callable[[str, RoleShape, int], Array]) -> list[Job]:
-    """One job for each head of each role; `make(role, shape, head)` gives its block."""
+def per_head(
+    layer: LayerShape, roles: str, make: Callable[[str, RoleShape, int], Array], *, reads: bool = False
+) -> list[Job]:
+    """One job for each head of each role; `make(role, shape, head)` gives its block (`reads`: from the present one)."""
 
     def compute(role: str, shape: RoleShape, head: int) -> dict[Block, Array]:
         return {(role, head): make(role, shape, head)}
 
     return [
-        Job(((role, head),), partial(compute, role, layer.roles[role], head))
+        Job(((role, head),), partial(compute, role, layer.roles[role], head), reads=reads)
         for role in roles
         for head in range(layer.roles[role].heads)
     ]

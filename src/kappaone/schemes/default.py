@@ -12,6 +12,7 @@ Touches q, k, v or nothing. Source: timm, transformers, torch; the faithful scal
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -52,9 +53,9 @@ def make(layer: LayerShape, stream: LayerStream, *, std: str | float, paper_widt
                 )
             gain = float(target) / present
         block = partial(_block, layer, stream, law, gain)
-        new = per_head(layer, role, block)
+        new = per_head(layer, role, block, reads=law is None)
         keeps = law is None and gain == 1.0
-        jobs += [Job(job.blocks, job.compute, keeps) for job in new]
+        jobs += [replace(job, keeps=keeps) for job in new]
     return jobs
 
 

@@ -21,6 +21,8 @@ class Procedure:
         source: paper or code that it comes from.
         make: (context, **options) -> jobs by layer name; the context is `kappaone.apply.plan.Context`.
         needs_example: it cannot run without an example input.
+        sharded: it knows that the model may be sharded: its measurements are the same on every rank
+            (`Context.pooled`), and its jobs say which present weights they read.
         parts: the roles that it sets unless `parts=` says otherwise.
         options: its own options.
     """
@@ -30,5 +32,6 @@ class Procedure:
     source: str
     make: Callable[..., dict[str, list[Job]]]
     needs_example: bool = False
+    sharded: bool = False
     parts: str = "qkv"
     options: Mapping[str, Option] = field(default_factory=dict)
