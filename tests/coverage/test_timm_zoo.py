@@ -53,7 +53,8 @@ def test_an_unknown_name_is_an_error():
         ("davit_tiny", 1e6),
         ("levit_128s", 1e6),
         ("naflexvit_base_patch16_gap", 0.3e6),
-        ("mobilenetv4_hybrid_medium", 8e6),  # blocks are dictionaries that the class takes apart
+        # Its blocks are dictionaries that the class takes apart.
+        pytest.param("mobilenetv4_hybrid_medium", 8e6, marks=pytest.mark.slow),
         ("convit_tiny", 3e6),  # two kinds of layer, told apart by their number
     ],
 )
