@@ -16,7 +16,20 @@ from kappaone.layouts.running import evaluating, run
 pytest.importorskip("transformers")
 
 # Decoders, encoders, both, towers, mixtures: one of each way to be attended.
-RUN = ("llama", "bert", "gpt2", "t5", "vit", "swin", "clip", "whisper", "deepseek_v3", "qwen3_next", "llava", "qwen2_vl")
+RUN = (
+    "llama",
+    "bert",
+    "gpt2",
+    "t5",
+    "vit",
+    "swin",
+    "clip",
+    "whisper",
+    "deepseek_v3",
+    "qwen3_next",
+    "llava",
+    "qwen2_vl",
+)
 
 
 def _ran(name: str) -> tuple[nn.Module, set[str]]:

@@ -7,7 +7,7 @@ placeholder tokens as its tower gives features, counted by running the tower.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -70,23 +70,33 @@ def _see(name: str, model: Any, takes: set[str], inputs: Inputs) -> None:
         patch = lookup(vision, "patch_size", default=14)
         patch = patch if isinstance(patch, int) else patch[0]
         channels = lookup(vision, "in_channels", "num_channels", default=3)
-        width = channels * lookup(vision, "temporal_patch_size", default=1) * patch**2
+        width = channels * lookup(vision, "temporal_patch_size", "patch_temporal", default=1) * patch**2
         key = "pixel_values" if "pixel_values" in takes else "hidden_states"
         inputs[key] = torch.randn(BATCH * side * side, width)
         return
-    if "pixel_values" not in takes:
+    key = "pixel_values" if "pixel_values" in takes else "pixel_values_videos"
+    if key not in takes or getattr(model.config, "vision_config", model.config) is None:
         return
-    size = lookup(vision, "image_size", "input_size", default=64)
+    size = lookup(vision, "image_size", "input_size", default=_timm_size(model))
     height, width = (size, size) if isinstance(size, int) else (size[-2], size[-1])
     channels = lookup(vision, "num_channels", "in_channels", "in_chans", default=3)
     channels = channels if isinstance(channels, int) else 3
     shape: tuple[int, ...] = (BATCH, channels, int(height), int(width))
     if name in CROPS:
         shape = (BATCH, CROPS[name], *shape[1:])
-    elif name in FRAMES:
+    elif name in FRAMES or key == "pixel_values_videos":
         frames = lookup(vision, "num_frames", "frames_per_clip", default=4)
         shape = (BATCH, int(frames), *shape[1:])
-    inputs["pixel_values"] = torch.randn(shape)
+    inputs[key] = torch.randn(shape)
+
+
+def _timm_size(model: Any) -> int:
+    """The picture size of a tower that timm built and that takes no other; 64 without one."""
+    for module in model.modules():
+        size = getattr(getattr(module, "patch_embed", None), "img_size", None)
+        if size is not None:
+            return int(size[0])
+    return 64
 
 
 def _vision(config: Any) -> Any:
@@ -105,23 +115,26 @@ def _vision(config: Any) -> Any:
 
 def _hear(name: str, model: Any, takes: set[str], inputs: Inputs) -> None:
     config = model.config
-    if "input_features" in takes:
+    if "input_features" in takes and getattr(config, "audio_config", config) is not None:
         audio = next((getattr(config, k) for k in ("audio_config", "encoder_config", "audio_encoder_config", "speech_config")
                       if is_config(getattr(config, k, None))), config)  # fmt: skip
         bins = int(lookup(audio, "num_mel_bins", "feature_size", "input_dim", "input_feat_size", "feature_projection_input_dim",
                           "input_feat_per_channel", "num_mels", "subsampling_input_dim", default=80))  # fmt: skip
+        bins *= int(lookup(audio, "num_stacked_frames", default=1))
         positions = lookup(audio, "max_source_positions", default=None)
         frames = 2 * positions if isinstance(positions, int) else 64
         first = next((m for m in model.modules() if isinstance(m, nn.Conv1d)), None)
         by_channel = first is not None and first.in_channels == bins
         inputs["input_features"] = torch.randn((BATCH, bins, frames) if by_channel else (BATCH, frames, bins))
-        for mask in ("input_features_mask", "feature_attention_mask"):
+        for mask in ("input_features_mask", "feature_attention_mask", "padding_mask"):
             if mask in takes:
                 inputs[mask] = torch.ones(BATCH, frames, dtype=torch.long)
     if "input_values" in takes:
         channels = lookup(config, "audio_channels", "channels", default=None) if name in VALUES else None
         length = VALUES.get(name, 4000)
         inputs["input_values"] = torch.randn((BATCH, channels or 1, length) if name in VALUES else (BATCH, length))
+        if "padding_mask" in takes:
+            inputs["padding_mask"] = torch.ones(BATCH, length, dtype=torch.long)
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -133,17 +146,31 @@ def _read(model: Any, takes: set[str], inputs: Inputs) -> None:
     if "decoder_input_ids" in takes:
         inputs["decoder_input_ids"] = tokens(model.config, LENGTH - 4, "decoder_vocab_size", "vocab_size")
     if "bbox" in takes and "input_ids" in takes:
-        corners = torch.randint(0, 100, inputs["input_ids"].shape + (2,))
+        corners = torch.randint(0, 100, (*inputs["input_ids"].shape, 2))
         inputs["bbox"] = torch.cat([corners, corners + 1 + torch.randint(0, 100, corners.shape)], dim=-1)
 
 
 def tokens(config: Any, length: int = LENGTH, *keys: str) -> Tensor:
     """(2, length) token numbers, all different in a row, in the part of the vocabulary without special tokens."""
     size = int(lookup(config, *(keys or ("vocab_size",)), default=100))
-    low, high = (8, max(9, size // 4)) if size > 64 else (0, size)
-    if high - low < length:
-        return torch.randint(low, high, (BATCH, length))
-    return torch.stack([low + torch.randperm(high - low)[:length] for _ in range(BATCH)])
+    special = _special(config)
+    plain = torch.tensor(
+        [i for i in range(8 if size > 64 else 0, size if size < 256 else size // 2) if i not in special]
+    )
+    if len(plain) < length:
+        return plain[torch.randint(0, len(plain), (BATCH, length))]
+    return torch.stack([plain[torch.randperm(len(plain))[:length]] for _ in range(BATCH)])
+
+
+def _special(config: Any) -> set[int]:
+    """Every token number that the configuration names."""
+    found: set[int] = set()
+    for key, value in entries(config).items():
+        if is_config(value):
+            found |= _special(value)
+        elif "token" in key or key.endswith(("_id", "_index", "_idx")):
+            found |= {v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, int)}
+    return found
 
 
 # --- placeholders -----------------------------------------------------------------------------------------------------
@@ -162,7 +189,8 @@ def _place(model: Any, takes: set[str], inputs: Inputs) -> None:
     ids = inputs["input_ids"]
     kinds = torch.zeros_like(ids)
     for method, key, names, kind in _KINDS:
-        token = next((getattr(model.config, n) for n in names if isinstance(getattr(model.config, n, None), int)), None)
+        holders = (model.config, getattr(model, "vocabulary_mapping", None))
+        token = next((getattr(h, n) for h in holders for n in names if isinstance(getattr(h, n, None), int)), None)
         if token is None or key not in inputs or not hasattr(model, method):
             continue
         count = _features(model, getattr(model, method), inputs) // BATCH
@@ -174,10 +202,13 @@ def _place(model: Any, takes: set[str], inputs: Inputs) -> None:
         inputs["mm_token_type_ids"] = kinds
 
 
-def _features(model: Any, method: Callable[..., Any], inputs: Mapping[str, Any]) -> int:
+def _features(model: Any, method: Callable[..., Any], inputs: Inputs) -> int:
     """How many vectors of the text's width the tower gives."""
-    takes = set(inspect.signature(method).parameters)
-    handed = {key: value for key, value in inputs.items() if key in takes}
+    takes = inspect.signature(method).parameters
+    sizes = takes.get("image_sizes")
+    if sizes is not None and sizes.default is inspect.Parameter.empty and "image_sizes" not in inputs:
+        inputs["image_sizes"] = torch.tensor([inputs["pixel_values"].shape[-2:]] * BATCH)
+    handed = {key: value for key, value in inputs.items() if key in takes and key != "input_ids"}
     with torch.no_grad():
         out = method(**handed)
     for name in ("pooler_output", "last_hidden_state"):

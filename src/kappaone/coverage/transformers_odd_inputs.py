@@ -14,7 +14,7 @@ Change = Callable[[Any, Inputs], Inputs]
 # Pictures cut into crops: pixel_values is (batch, crops, channels, height, width).
 CROPS: dict[str, int] = {
     "idefics": 1, "idefics2": 1, "idefics3": 1, "smolvlm": 1, "modernvbert": 1, "ultravbert": 1, "pi0": 1,
-    "granite_docling": 1, "llava_next": 1, "llava_next_video": 1, "llava_onevision": 1, "granite4_vision": 1,
+    "granite_docling": 1, "llava_next": 2, "llava_next_video": 2, "llava_onevision": 2, "granite4_vision": 2,
 }  # fmt: skip
 
 # Films: pixel_values is (batch, frames, channels, height, width).
@@ -23,12 +23,15 @@ FRAMES: frozenset[str] = frozenset(
 )
 
 # Sounds with a channel axis, and how many samples: input_values is (batch, channels, samples).
-VALUES: dict[str, int] = {
-    name: 4800
-    for name in ("dac", "encodec", "mimi", "mimi_encoder", "xcodec", "xcodec2", "neucodec", "higgs_audio_v2_tokenizer",
-                 "vibevoice_acoustic_tokenizer", "vibevoice_acoustic_tokenizer_encoder", "pocket_tts_audio_tokenizer",
-                 "pocket_tts_audio_tokenizer_encoder", "wavtokenizer", "wavtokenizer_encoder", "audio-spectrogram-transformer")
-}  # fmt: skip
+VALUES: dict[str, int] = dict.fromkeys(
+    (
+        "dac", "encodec", "mimi", "mimi_encoder", "xcodec", "xcodec2", "neucodec", "vibevoice_acoustic_tokenizer",
+        "pocket_tts_audio_tokenizer", "pocket_tts_audio_tokenizer_encoder", "wavtokenizer", "wavtokenizer_encoder",
+        "omniasr", "omniasr_audio", "omniasr_ctc", "pe_audio", "pe_audio_encoder", "pe_audio_video", "pe_audio_video_encoder",
+        "vibevoice", "vibevoice_asr",
+    ),
+    7680,
+)  # fmt: skip
 
 
 def _with(**made: Callable[[Any, Inputs], Any]) -> Change:
@@ -84,6 +87,53 @@ def _lxmert(model: Any, inputs: Inputs) -> Inputs:
     return inputs
 
 
+def _tiles(model: Any, inputs: Inputs) -> Inputs:
+    """Patches that keep their shape: (patches, channels, height, width)."""
+    vision = getattr(model.config, "vision_config", model.config)
+    side = vision.patch_size if isinstance(vision.patch_size, int) else vision.patch_size[0]
+    inputs["pixel_values"] = torch.randn(len(inputs["pixel_values"]), 3, side, side)
+    return inputs
+
+
+def _merged_tiles(model: Any, inputs: Inputs) -> Inputs:
+    """Pictures as merged patches that keep their shape, with a grid of merged patches."""
+    vision = getattr(model.config, "vision_config", model.config)
+    side = vision.patch_size * vision.spatial_merge_size
+    inputs["pixel_values"] = torch.randn(2 * 4, side, side, vision.num_channels)
+    inputs["image_grid_thw"] = torch.tensor([[1, 2, 2]] * 2)
+    return inputs
+
+
+def _stacked_sound(model: Any, inputs: Inputs) -> Inputs:
+    linear = next(module for name, module in model.named_modules() if name.endswith("input_linear"))
+    inputs["input_features"] = torch.randn(2, 32, linear.in_features)
+    return inputs
+
+
+def _question(model: Any, inputs: Inputs) -> Inputs:
+    inputs["qformer_input_ids"] = torch.randint(8, 100, (2, 6))
+    return inputs
+
+
+def _minicpm(model: Any, inputs: Inputs) -> Inputs:
+    """Pictures as strips of patches with their grids."""
+    vision = getattr(model.config, "vision_config", model.config)
+    grid = 4 * getattr(vision, "spatial_merge_size", 1)
+    strip = vision.patch_size * grid * grid * 2
+    inputs["pixel_values"] = torch.randn(1, vision.num_channels, vision.patch_size, strip)
+    inputs["target_sizes"] = torch.tensor([[grid, grid]] * 2, dtype=torch.int32)
+    return inputs
+
+
+def _omdet(model: Any, inputs: Inputs) -> Inputs:
+    vocabulary = model.config.text_config.vocab_size
+    words = torch.randint(8, vocabulary - 8, (4, 6))
+    inputs["classes_input_ids"], inputs["classes_attention_mask"] = words, torch.ones_like(words)
+    inputs["tasks_input_ids"], inputs["tasks_attention_mask"] = words[:2] + 1, torch.ones_like(words[:2])
+    inputs["classes_structure"] = torch.tensor([2, 2])
+    return inputs
+
+
 def _states(model: Any, inputs: Inputs) -> Inputs:
     config = model.config
     return {
@@ -109,7 +159,6 @@ ODD: dict[str, Change] = {
     "decision_transformer": _states,
     "patchtst": _with(past_values=lambda m, i: torch.randn(2, m.config.context_length, m.config.num_input_channels)),
     "patchtsmixer": _with(past_values=lambda m, i: torch.randn(2, m.config.context_length, m.config.num_input_channels)),
-    "timesfm": _with(past_values=lambda m, i: torch.randn(2, m.config.context_length)),
     "timesfm2_5": _with(past_values=lambda m, i: torch.randn(2, m.config.context_length)),
     "perceiver": _with(inputs=lambda m, i: torch.randn(2, 12, m.config.d_model)),
     "speecht5": lambda m, i: {
@@ -119,6 +168,46 @@ ODD: dict[str, Change] = {
         image_embeds_position_mask=lambda m, i: (torch.arange(i["input_ids"].shape[1]) < m.config.latent_query_num).expand(2, -1)
     ),
     "blip_2_qformer": lambda m, i: {"query_embeds": torch.randn(2, 8, m.config.hidden_size), "encoder_hidden_states": torch.randn(2, 10, m.config.encoder_hidden_size)},
+    "efficientloftr": lambda m, i: {"pixel_values": torch.rand(2, 2, 1, 64, 64)},
+    "lightglue": lambda m, i: {"pixel_values": torch.rand(2, 2, 3, 64, 64)},
+    "idefics": _with(image_attention_mask=lambda m, i: torch.ones(2, i["input_ids"].shape[1], 1, dtype=torch.long)),
+    "kimi_k25": _tiles,
+    "kimi_k25_vision": _tiles,
+    "inkling2": _merged_tiles,
+    "inkling2_loop": _merged_tiles,
+    "inkling2_vision": _merged_tiles,
+    "granite_speech5_ctc": _stacked_sound,
+    "granite_speech5_encoder": _stacked_sound,
+    "granite_docling": _with(pixel_attention_mask=lambda m, i: torch.ones(2, i["pixel_values"].shape[1], dtype=torch.bool)),
+    "instructblip": _question,
+    "instructblipvideo": _question,
+    "lfm2_vl": _patched,
+    "kyutai_speech_to_text": _with(input_ids=lambda m, i: torch.randint(1, 400, (2, 12, m.config.num_codebooks + 1))),
+    "minicpm_ocr": _minicpm,
+    "minicpm_ocr_vision": _minicpm,
+    "minicpmv4_6": _minicpm,
+    "minicpmv4_7": _minicpm,
+    "minicpmv4_7_vision": _minicpm,
+    "omdet-turbo": _omdet,
+    "oneformer": _with(task_inputs=lambda m, i: torch.randint(1, 100, (2, m.config.task_seq_len))),
+    "musicgen_melody": _with(input_features=lambda m, i: torch.randn(2, 10, m.config.num_chroma)),
+    "nemotron3_5_transcribe_word_timestamp": lambda m, i: {"inputs_embeds": torch.randn(2, 12, m.config.hidden_size)},
+    "neomme": _with(pixel_values=lambda m, i: torch.randn(2 * 6, m.config.patch_dim)),
+    "paddleocr_vl": lambda m, i: {**_tiles(m, i), "pixel_values": _tiles(m, i)["pixel_values"][None]},
+    "mimi_decoder": lambda m, i: {"latents": torch.randn(2, m.config.hidden_size, 12)},
+    "pi0": _with(action_embeds=lambda m, i: torch.randn(2, 6, m.config.dit_config.hidden_size)),
+    "pocket_tts_audio_tokenizer_decoder": lambda m, i: {"latents": torch.randn(2, 12, m.config.latent_dim)},
+    "speech_to_text": _with(input_features=lambda m, i: torch.randn(2, 64, m.config.input_feat_per_channel)),
+    "t5gemma2": _without("pixel_values"),
+    "timesfm": _with(
+        past_values=lambda m, i: torch.randn(2, m.config.context_length),
+        past_values_padding=lambda m, i: torch.zeros(2, m.config.context_length),
+        freq=lambda m, i: torch.zeros(2, 1, dtype=torch.long),
+    ),
+    "csm": _without("input_values", "input_values_cutoffs"),
+    "fuyu": _with(pixel_values=lambda m, i: torch.randn(2, 4, m.config.num_channels * m.config.patch_size**2)),
+    "gemma3n_audio": lambda m, i: {"audio_mel": torch.randn(2, 64, m.config.input_feat_size), "audio_mel_mask": torch.zeros(2, 64, dtype=torch.bool)},
+    "gemma3n": _without("pixel_values"),
     "clap": _with(input_features=lambda m, i: torch.randn(2, 1, 64, m.config.audio_config.num_mel_bins), is_longer=lambda m, i: torch.ones(2, 1, dtype=torch.bool)),
     "audio-spectrogram-transformer": lambda m, i: {"input_values": torch.randn(2, m.config.max_length, m.config.num_mel_bins)},
     "deepseek_vl_hybrid": _with(high_res_pixel_values=lambda m, i: i["pixel_values"]),

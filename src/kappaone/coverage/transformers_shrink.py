@@ -27,11 +27,11 @@ _WIDTHS = re.compile(
     r"^(\w+_)?(hidden_size|hidden_dim|d_model|embed_dim|embedding_size|embedding_dim|emb_dim|n_embd|projection_dim|project_dim"
     r"|projection_size|projector_size|proj_dim|output_dim|model_dim|feature_size_out|hidden_channels|dim|channels_out|lru_width"
     r"|encoder_hid_dim|proj_codevector_dim|codevector_dim|classifier_proj_size|pooler_output_size|embedding_projection_dim"
-    r"|latents|ple_embed_dim|hidden_size_per_layer_input|feature_dim|mask_feature_size|condition_size)$"
+    r"|latents|ple_embed_dim|hidden_size_per_layer_input|adapter_input_size|feature_dim|mask_feature_size|condition_size)$"
 )
 _NOT_WIDTHS = re.compile(
     r"(head|rotary|rope|codebook|conv|patch|input|output_dim_list|state|time|vocab|d_kv|kv_|v_|tdnn|index|latent|low_rank"
-    r"|linear_(key|value)|quantization|query_dim|mel|spkr|position)"
+    r"|linear_(key|value)|quantization|query_dim|mel|spkr|position|in_dim)"
 )
 _FFNS = re.compile(
     r"^(\w+_)?(intermediate_size|ffn_dim|d_ff|ffn_hidden_size|d_inner|n_inner|mlp_dim|dim_feedforward|feedforward_dim"
@@ -134,13 +134,15 @@ def _vocabularies(config: Any) -> list[int]:
 
 
 def _shrunk(config: Any, tokens: _Tokens, table: dict[str, Any]) -> Any:
-    old = entries(config)
+    old = {**entries(config), "_out_indices": vars(config).get("_out_indices")}
+    if str(old.get("model_type", getattr(config, "model_type", ""))).startswith("timm_"):
+        return _rebuilt(config, table)  # the tower is timm's own architecture
     if _convolutional(old):
         new = {"image_size": 64} if isinstance(old.get("image_size"), int) and old["image_size"] > 64 else {}
         return _rebuilt(config, {**new, **table})
     new = _layers(old)
     for key, value in old.items():
-        if key in new:
+        if key in new or key.startswith("_"):
             continue
         if is_config(value):
             new[key] = _shrunk(value, tokens, table.get(key, {}))
@@ -175,12 +177,15 @@ def _rebuilt(config: Any, new: dict[str, Any]) -> Any:
     """A configuration of the same class with the new entries; what follows from others follows anew."""
     known = {field.name for field in fields(config)} if is_dataclass(config) else set(entries(config))
     usual, own = vars(type(config)()), vars(config)
+    if len(own.get("_out_indices") or ()) > 1 and "out_indices" not in new:
+        new = {**new, "out_indices": own["_out_indices"]}
     # A part of a larger configuration differs from its class's own default; what the parent chose stays.
     given = {key: value for key, value in own.items() if key in known and _differs(value, usual.get(key))}
     chosen = {
         key: value
         for key, value in {**given, **new}.items()
-        if (key in known or is_config(value)) and key != "model_type"
+        if (key in (*known, "out_indices") or is_config(value))
+        and key not in ("model_type", "_out_indices", "_out_features")
     }
     result = type(config)(**chosen)
     for key, value in {**{k: v for k, v in entries(config).items() if k not in entries(result)}, **new}.items():
@@ -212,8 +217,18 @@ def _int_value(key: str, value: int, old: dict[str, Any], tokens: _Tokens) -> in
         return min(value, VOCAB)
     if key == "max_source_positions":
         return min(value, 32)  # twice as many frames of sound
+    if key == "num_pos_feats":
+        return min(value, WIDTH // 2)  # a sine and a cosine
+    if key in ("n_window", "n_window_infer"):
+        return min(value, 16)
+    if key == "num_queries":
+        return min(value, 12)  # a choice among the few tokens of a small picture
     if key == "upsample_groups":
         return min(value, WIDTH)  # one group for each channel
+    if key in ("adapter_input_size", "hidden_size_global", "output_channels"):
+        return min(value, WIDTH)
+    if key in ("base_channels", "num_filters"):
+        return min(value, 32)
     if _EXPERTS.match(key):
         return min(value, 4)
     if _TOP_K.match(key):
@@ -240,6 +255,8 @@ def _int_value(key: str, value: int, old: dict[str, Any], tokens: _Tokens) -> in
 def _list_value(key: str, value: Any, old: dict[str, Any], tokens: _Tokens) -> Any:
     if not value or not all(isinstance(item, int) and not isinstance(item, bool) for item in value):
         return value
+    if key in ("conv_dim", "decoder_in_channels"):
+        return type(value)(min(item, WIDTH) for item in value)
     if _TOKENS.search(key):
         return type(value)(tokens.fit(item) for item in value)
     return value
@@ -279,6 +296,8 @@ def _layers(old: dict[str, Any]) -> dict[str, Any]:
         new.update({name: type(values)(values[i] for i in kept) for name, values in by_layer.items()})
         for name, values in by_index.items():
             new[name] = type(values)(kept.index(i) for i in dict.fromkeys(values) if i in kept)
+        if main and outputs(old):
+            new["out_indices"] = list(range(len(kept) - len(outputs(old)) + 1, len(kept) + 1))
         if main:
             for name in _THRESHOLDS:
                 limit = old.get(name)
@@ -302,7 +321,7 @@ def _by_index(old: dict[str, Any], count: int) -> dict[str, Any]:
     return {
         name: values
         for name, values in old.items()
-        if isinstance(values, (list, tuple)) and _INDEX_LISTS.search(name) and values and len(values) < count
+        if isinstance(values, (list, tuple)) and not name.startswith("_") and _INDEX_LISTS.search(name) and values and len(values) < count
         and all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < count for i in values)
     }  # fmt: skip
 
@@ -321,9 +340,15 @@ def _kept_layers(
         ))  # fmt: skip
         seen.setdefault(kind, i)
     kept = sorted(seen.values())[:_MOST_LAYERS]
-    if len(kept) < 2:
-        kept += [i for i in range(count) if i not in kept][: 2 - len(kept)]
+    least = max(2, len(outputs(old))) if main else 2
+    kept += [i for i in range(count) if i not in kept][: max(0, least - len(kept))]
     return sorted(kept)
+
+
+def outputs(old: dict[str, Any]) -> list[int]:
+    """Which stages a backbone hands out; empty for the last one alone, or where stages are not layers."""
+    indices = old.get("_out_indices")
+    return list(indices) if _numbers(indices) and len(indices) > 1 and not _numbers(old.get("depths")) else []  # type: ignore[arg-type]
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------
@@ -457,6 +482,8 @@ def _images(old: dict[str, Any], new: dict[str, Any]) -> None:
         side = patch * 32  # windows and stages: every stage halves the grid
     if isinstance(image, int) and image > side:
         new["image_size"] = side
+        if old.get("image_embedding_size") == image // patch:
+            new["image_embedding_size"] = side // patch
     elif isinstance(image, (list, tuple)) and image and all(isinstance(i, int) for i in image):
         new["image_size"] = type(image)(min(i, side) for i in image)
 
