@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 from kappaone.layouts.adapters import (
     open_clip_attention,
+    timm_block,
     timm_conv,
+    timm_outside,
+    timm_pool,
     timm_qkv,
     timm_separate,
     timm_vit,
@@ -21,11 +24,14 @@ from kappaone.layouts.adapters import (
     transformers_bert,
     transformers_fused,
     transformers_gpt2,
+    transformers_latent,
+    transformers_linear,
     transformers_outside,
     transformers_proj,
     transformers_qkv,
     transformers_relative,
     transformers_separate,
+    vit_pytorch_attention,
     x_transformers_attention,
 )
 from kappaone.layouts.layout import AttentionLayout
@@ -58,6 +64,9 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter("timm.qkv", "timm", timm_qkv.describe),
     Adapter("timm.separate", "timm", timm_separate.describe),
     Adapter("timm.conv", "timm", timm_conv.describe),
+    Adapter("timm.pool", "timm", timm_pool.describe),
+    Adapter("timm.block", "timm", timm_block.describe),
+    Adapter("timm.outside", "timm", timm_outside.describe),
     Adapter("transformers.gpt2", "transformers", transformers_gpt2.describe),
     Adapter("transformers.bert", "transformers", transformers_bert.describe),
     Adapter("transformers.fused", "transformers", transformers_fused.describe),
@@ -66,9 +75,12 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter("transformers.separate", "transformers", transformers_separate.describe),
     Adapter("transformers.outside", "transformers", transformers_outside.describe),
     Adapter("transformers.proj", "transformers", transformers_proj.describe),
+    Adapter("transformers.latent", "transformers", transformers_latent.describe),
+    Adapter("transformers.linear", "transformers", transformers_linear.describe),
     Adapter("torchvision.windows", "torchvision", torchvision_windows.describe),
     Adapter("open_clip.attention", "open_clip", open_clip_attention.describe),
     Adapter("x_transformers.attention", "x_transformers", x_transformers_attention.describe),
+    Adapter("vit_pytorch.attention", "torch", vit_pytorch_attention.describe),
 )
 
 

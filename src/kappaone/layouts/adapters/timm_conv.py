@@ -12,7 +12,7 @@ from torch import nn
 
 from kappaone.laws import Law
 from kappaone.layouts.adapters.shared import fused_rows
-from kappaone.layouts.adapters.timm_shared import above, has, layout, linear_laws, number, only, scale, truthy
+from kappaone.layouts.adapters.timm_shared import above, every, has, layout, linear_laws, number, only, scale, truthy
 from kappaone.layouts.layout import AttentionLayout, RoleRows
 from kappaone.layouts.site import Projection, Site
 
@@ -86,11 +86,12 @@ def _levit(site: Site) -> AttentionLayout | None:
     """Per head (q, k, v), values of their own size, a batch norm behind, an activation before the output."""
     if not has(site, "num_heads", "key_dim", "val_dim", "scale", "use_conv", "qkv", _TABLE):
         return None
-    heads, size, values = (number(site, name) for name in ("num_heads", "key_dim", "val_dim"))
+    sizes = every(*(number(site, name) for name in ("num_heads", "key_dim", "val_dim")))
     qkv, proj = site.projection("qkv"), site.projection("proj.ln")
-    if not only(site, {"qkv", "proj"}, {_TABLE}) or None in (qkv, proj, heads, size, values):
+    parts = every(qkv, proj)
+    if not only(site, {"qkv", "proj"}, {_TABLE}) or sizes is None or parts is None:
         return None
-    assert qkv is not None and proj is not None and heads and size and values
+    (heads, size, values), (qkv, proj) = sizes, parts
     rows = fused_rows(qkv, "head(q k v)", heads=heads, size=size, value_size=values)
     return _with_values(site, rows, proj, heads, values, {**_normed(site, "qkv"), **_bent_output(site)}, qkv)
 
@@ -98,11 +99,12 @@ def _levit(site: Site) -> AttentionLayout | None:
 def _levit_downsample(site: Site) -> AttentionLayout | None:
     if not has(site, "num_heads", "key_dim", "val_dim", "scale", "use_conv", "q", "kv", _TABLE):
         return None
-    heads, size, values = (number(site, name) for name in ("num_heads", "key_dim", "val_dim"))
+    sizes = every(*(number(site, name) for name in ("num_heads", "key_dim", "val_dim")))
     q, kv, proj = site.projection("q.ln"), site.projection("kv"), site.projection("proj.ln")
-    if not only(site, {"q", "kv", "proj"}, {_TABLE}) or None in (q, kv, proj, heads, size, values):
+    parts = every(q, kv, proj)
+    if not only(site, {"q", "kv", "proj"}, {_TABLE}) or sizes is None or parts is None:
         return None
-    assert q is not None and kv is not None and proj is not None and heads and size and values
+    (heads, size, values), (q, kv, proj) = sizes, parts
     queries = fused_rows(q, "q", heads=heads, size=size)
     others = fused_rows(kv, "head(k v)", heads=heads, size=size, value_size=values)
     if queries is None or others is None:
@@ -116,11 +118,12 @@ def _efficientformer(site: Site) -> AttentionLayout | None:
     needs = ("num_heads", "key_dim", "val_dim", "attn_ratio", "scale", "qkv", "proj", _TABLE)
     if not has(site, *needs) or hasattr(site.module, "use_conv"):
         return None
-    heads, size, values = (number(site, name) for name in ("num_heads", "key_dim", "val_dim"))
+    sizes = every(*(number(site, name) for name in ("num_heads", "key_dim", "val_dim")))
     qkv, proj = site.projection("qkv"), site.projection("proj")
-    if not only(site, {"qkv", "proj", "norm"}, {_TABLE}) or None in (qkv, proj, heads, size, values):
+    parts = every(qkv, proj)
+    if not only(site, {"qkv", "proj", "norm"}, {_TABLE}) or sizes is None or parts is None:
         return None
-    assert qkv is not None and proj is not None and heads and size and values
+    (heads, size, values), (qkv, proj) = sizes, parts
     rows = fused_rows(qkv, "head(q k v)", heads=heads, size=size, value_size=values)
     windowed = hasattr(next(above(site), None), "window_size")
     facts = truthy(
@@ -135,12 +138,13 @@ def _efficientformer_v2(site: Site) -> AttentionLayout | None:
         return None
     down = hasattr(site.attribute("q"), "local")
     known = {"q", "k", "v", "v_local", "act", "proj", "talking_head1", "talking_head2", "stride_conv", "upsample"}
-    heads, size, values = (number(site, name) for name in ("num_heads", "key_dim", "d"))
+    sizes = every(*(number(site, name) for name in ("num_heads", "key_dim", "d")))
     q, k, v = site.projection("q.proj" if down else "q"), site.projection("k"), site.projection("v")
     proj = site.projection("proj")
-    if not only(site, known, {_TABLE}) or None in (q, k, v, proj, heads, size, values):
+    parts = every(q, k, v, proj)
+    if not only(site, known, {_TABLE}) or sizes is None or parts is None:
         return None
-    assert q is not None and k is not None and v is not None and proj is not None and heads and size and values
+    (heads, size, values), (q, k, v, proj) = sizes, parts
     rows = {
         **(fused_rows(q, "q", heads=heads, size=size) or {}),
         **(fused_rows(k, "k", heads=heads, size=size) or {}),
@@ -193,11 +197,12 @@ def _multi_query(site: Site) -> AttentionLayout | None:
     """Many query heads on one key and value head; keys and values of a downsampled map."""
     if not has(site, "num_heads", "key_dim", "value_dim", "scale", "kv_stride", "query", "key", "value", "output"):
         return None
-    heads, size, values = (number(site, name) for name in ("num_heads", "key_dim", "value_dim"))
+    sizes = every(*(number(site, name) for name in ("num_heads", "key_dim", "value_dim")))
     q, k, v, out = (site.projection(f"{name}.proj") for name in ("query", "key", "value", "output"))
-    if not only(site, {"query", "key", "value", "output"}) or None in (q, k, v, out, heads, size, values):
+    parts = every(q, k, v, out)
+    if not only(site, {"query", "key", "value", "output"}) or sizes is None or parts is None:
         return None
-    assert q is not None and k is not None and v is not None and out is not None and heads and size and values
+    (heads, size, values), (q, k, v, out) = sizes, parts
     rows = {
         **(fused_rows(q, "q", heads=heads, size=size) or {}),
         **(fused_rows(k, "k", heads=heads, kv_heads=1, size=size) or {}),
@@ -215,9 +220,10 @@ def _iformer(site: Site) -> AttentionLayout | None:
     if not has(site, "scale", "q", "k", "v_gate", "gate_act", "proj", "window_size"):
         return None
     q, k, v, proj = (site.projection(name) for name in ("q", "k", "v_gate", "proj"))
-    if not only(site, {"q", "k", "v_gate", "gate_act", "proj"}) or None in (q, k, v, proj):
+    if not only(site, {"q", "k", "v_gate", "gate_act", "proj"}):
         return None
-    assert q is not None and k is not None and v is not None and proj is not None
+    if q is None or k is None or v is None or proj is None:
+        return None
     if q.outputs != k.outputs or v.outputs != 2 * proj.inputs:
         return None
     rows = {"q": q.rows([0], q.outputs), "k": k.rows([0], k.outputs), "v": v.rows([0], proj.inputs)}
@@ -272,7 +278,7 @@ def _non_local(site: Site) -> AttentionLayout | None:
     if not has(site, "scale", "t", "p", "g", "z", "norm") or not only(site, {"t", "p", "g", "z", "norm"}):
         return None
     q, k, v, out = (site.projection(name) for name in ("t", "p", "g", "z"))
-    if q is None or k is None or v is None or out is None or not q.outputs == k.outputs or v.outputs != out.inputs:
+    if q is None or k is None or v is None or out is None or q.outputs != k.outputs or v.outputs != out.inputs:
         return None
     rows = {"q": q.rows([0], q.outputs), "k": k.rows([0], k.outputs), "v": v.rows([0], v.outputs)}
     return layout(site, SOURCE, rows, out.columns(1), {}, factor=scale(site))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -11,8 +11,10 @@ from kappaone.laws import Law
 from kappaone.layouts.layout import AttentionLayout, RoleRows
 from kappaone.layouts.site import Projection, Site
 
+T = TypeVar("T")
+
 # Children that hold nothing that a layout would have to know.
-INERT = frozenset({"attn_drop", "proj_drop", "softmax", "drop"})
+INERT = frozenset({"attn_drop", "proj_drop", "softmax", "drop", "drop_path"})
 
 
 def has(site: Site, *names: str) -> bool:
@@ -46,6 +48,12 @@ def number(site: Site, name: str) -> int | None:
     """A whole number of at least 1 that is an attribute of the module, or None."""
     value = site.attribute(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
+
+
+def every(*values: T | None) -> tuple[T, ...] | None:
+    """All values, or None where one of them is missing."""
+    there = tuple(value for value in values if value is not None)
+    return there if len(there) == len(values) else None
 
 
 def scale(site: Site) -> float | None:
