@@ -6,11 +6,16 @@ The module runs alone, on the inputs that it got in a forward pass of the model,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.overrides import TorchFunctionMode
 
 from kappaone.errors import MeasureError
 from kappaone.layouts.blocks import as_matrix
@@ -32,9 +37,9 @@ class Bench:
     """
 
     def __init__(self, module: nn.Module, layout: AttentionLayout, heard: Heard) -> None:
-        self.module, self.layout = module, layout
+        self.module, self.layout = _plain(module), layout
         self.args, self.kwargs = doubled(heard.args), doubled(heard.kwargs or {})
-        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         self.state = {name: doubled(value.detach()) for name, value in state.items()}
         self.batch_first = bool(layout.facts.get("batch_first", True))
         if layout.o is not None and layout.output == "projected":
@@ -47,6 +52,7 @@ class Bench:
             )
         self._read: dict[Role, Tensor] = {}
         self._called: set[Role] = set()
+        self._again: Counter[Role] = Counter()
         self._listening = True
         self.base = self.output(self.state)
         self._listening = False
@@ -86,7 +92,7 @@ class Bench:
                 f"layer {self.layout.name!r} was called without tokens of width {width}, which its {role} reads",
                 "report this layer",
             )
-        self._read[role] = self._tokens(chosen, width)
+        self._read[role] = self._tokens(chosen, role)
         return self._read[role]
 
     def tested(self, role: Role) -> Tensor:
@@ -98,7 +104,9 @@ class Bench:
 
     def single(self, role: Role) -> bool:
         """Whether only one token asks, or the role reads one token only."""
-        return self.reads("q").shape[1] == 1 or self.base.shape[1] == 1 or self.reads(role).shape[1] == 1
+        asking = self.reads("q")
+        alike = bool((asking == asking[:, :1]).all())  # one learned query, many times
+        return alike or self.base.shape[1] == 1 or self.reads(role).shape[1] == 1
 
     def called(self, role: Role) -> bool:
         """Whether the role's weight belongs to a module that was called, so that what it reads was seen."""
@@ -110,7 +118,31 @@ class Bench:
         name = self.local(rows.parameter)
         weight = self.state[name].clone(memory_format=torch.contiguous_format)
         as_matrix(weight, rows)[row] += change
+        if self._again[role]:
+            return self._respond_once(rows, weight) - self.base
         return self.output({**self.state, name: weight}) - self.base
+
+    def _respond_once(self, rows: RoleRows, weight: Tensor) -> Tensor:
+        """The output where a projection reads tokens by a changed weight, and what it reads later as before.
+
+        DeBERTa may project positions by the weights of queries and keys: no direction is hidden from all of those.
+        """
+        owner = self._owner(rows)
+        assert owner is not None
+        calls: list[int] = []
+
+        def hook(module: nn.Module, args: tuple[Any, ...], out: Any) -> Any:
+            calls.append(1)
+            if len(calls) > 1 or not isinstance(out, Tensor):
+                return None
+            handle.remove()  # it would run again inside
+            return torch.func.functional_call(module, {"weight": weight}, args)
+
+        handle = owner.register_forward_hook(hook)
+        try:
+            return self.output(self.state)
+        finally:
+            handle.remove()
 
     def moved_heads(self, response: Tensor) -> tuple[int, ...]:
         """The output heads that a response moves."""
@@ -139,7 +171,7 @@ class Bench:
     def _by_head(self, response: Tensor) -> list[Tensor]:
         """The columns of each output head."""
         heads, o = self.layout.output_heads, self.layout.o
-        if o is not None and o.heads == heads and self.layout.output == "projected":
+        if o is not None and o.heads == heads and (self.layout.output == "projected" or response.shape[-1] >= o.stop):
             # What is captured may be the attention's part alone, where the projection reads something else before it.
             first = 0 if response.shape[-1] >= o.stop else min(o.starts)
             spans = [o.span(head) for head in range(heads)]
@@ -158,7 +190,8 @@ class Bench:
                 handles.append(self._listen(role))
         handles += [norm.register_forward_hook(_passed_through) for norm in self._joint_norms()]
         try:
-            out = torch.func.functional_call(self.module, dict(state), self.args, self.kwargs)
+            with _Unclamped() if self.layout.facts.get("clamped") else nullcontext():
+                out = torch.func.functional_call(self.module, dict(state), self.args, self.kwargs)
         except MeasureError:
             raise
         except Exception as error:
@@ -173,20 +206,32 @@ class Bench:
         rows = self.layout.o if seen else None
         # Joint attention returns both of its streams, the added one second.
         added = int(self.layout.name != self.layout.module and isinstance(out, (tuple, list)) and len(out) > 1)
-        result = seen[0] if seen else out[added] if isinstance(out, (tuple, list)) else out
+        result = self._all_calls(seen) if seen else out[added] if isinstance(out, (tuple, list)) else out
+        while isinstance(result, (tuple, list)):  # I-BERT returns each part with a scaling factor
+            result = result[0]
         width = rows.rows if rows is not None else self.layout.output_heads * self.layout.v.size
         result = result.detach().double()
-        if result.ndim == 4 and result.shape[-1] != width and result.shape[1] == width:
-            result = result.movedim(1, -1)  # channels first
+        if self._channels_first(result, rows, width):
+            result = result.movedim(1, -1)
         if result.ndim == 2:
             result = result[None]
         if not self.batch_first:
             result = result.transpose(0, 1)
         return result.reshape(result.shape[0], -1, result.shape[-1])
 
+    def _all_calls(self, seen: list[Tensor]) -> Tensor:
+        """What the output projection was called with: its calls one after the other, where each has some tokens."""
+        alike = len({(t.shape[0], t.shape[-1]) for t in seen}) == 1
+        if len(seen) == 1 or not alike or not self.batch_first:
+            return seen[0]
+        return torch.cat([t.reshape(t.shape[0], -1, t.shape[-1]) for t in seen], 1)
+
     def _joint_norms(self) -> list[nn.Module]:
         """Norms over all heads together, which would hide in whose columns a row moves: they are left out here."""
-        facts = self.layout.facts
+        facts, o = self.layout.facts, self.layout.o
+        if o is not None and self.layout.output == "projected" and self._owner(o) is None:
+            # Nobody calls a parameter, so that what comes after it (XLNet's norm) is all there is to see.
+            return [module for module in self.module.modules() if _is_norm(module)]
         if not facts.get("output_norm") and facts.get("qk_norm") != "whole":
             return []
         return [module for module in self.module.modules() if _is_norm(module)]
@@ -200,15 +245,25 @@ class Bench:
 
         def hook(_module: nn.Module, args: tuple[Any, ...]) -> None:
             if role not in self._read and args and isinstance(args[0], Tensor):
-                self._read[role] = self._tokens(args[0].detach(), rows.width)
+                self._read[role] = self._tokens(self._batch_first(args[0].detach()), role)
                 self._called.add(role)
+            elif self._listening and role in self._called:
+                self._again[role] += 1
 
         return owner.register_forward_pre_hook(hook)
 
-    def _tokens(self, value: Tensor, width: int) -> Tensor:
+    def _batch_first(self, value: Tensor) -> Tensor:
+        """What a projection is called with, turned back where the module turns its input to sequence first."""
+        for given in _floating((*self.args, *self.kwargs.values())) if self.batch_first else ():
+            if given.ndim == value.ndim == 3 and torch.equal(value, given.transpose(0, 1)):
+                return given
+        return value
+
+    def _tokens(self, value: Tensor, role: Role) -> Tensor:
         """(batch, tokens, width) of what a projection is called with."""
-        if value.ndim == 4 and value.shape[-1] != width and value.shape[1] == width:
-            value = value.movedim(1, -1)  # channels first
+        width = self.layout.role(role).width
+        if self._channels_first(value, self.layout.role(role), width):
+            value = value.movedim(1, -1)
         if not self.batch_first and value.ndim >= 3:
             value = value.transpose(0, 1)
         batch = next((t.shape[0] for t in _floating((*self.args, *self.kwargs.values())) if t.ndim >= 3), 0)
@@ -216,12 +271,20 @@ class Bench:
             value = value[:, None]  # one token of each example
         tokens = value.reshape(value.shape[0] if value.ndim > 2 else 1, -1, value.shape[-1])
         spread = float((tokens - tokens.reshape(-1, tokens.shape[-1])[0]).abs().max())
-        if spread == 0 and tokens.shape[0] * tokens.shape[1] > 1 and tokens.shape[1] > 1:
+        # Queries may well be one learned token for each of several items.
+        if spread == 0 and tokens.shape[1] > 1 and role != "q":
             raise MeasureError(
                 f"layer {self.layout.name!r}: all tokens of the example are alike",
                 "pass an example with different tokens",
             )
         return tokens
+
+    def _channels_first(self, value: Tensor, rows: RoleRows | None, width: int) -> bool:
+        """Whether channels are the second axis: for certain where a convolution reads them, else by their number."""
+        if value.ndim != 4 or value.shape[1] != width:
+            return False
+        weight = None if rows is None else self.state.get(self.local(rows.parameter))
+        return value.shape[-1] != width or (weight is not None and weight.ndim == 4)
 
     def _open_output(self) -> None:
         """Make the output projection the identity, for modules that do not call it as a module (torch's MHA)."""
@@ -250,6 +313,35 @@ class Bench:
         """A parameter's name inside the module, as functional_call wants it."""
         prefix = f"{self.layout.module}." if self.layout.module else ""
         return name.removeprefix(prefix)
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """The module, or a copy of it in which each parametrized weight is the tensor that its parametrization gives."""
+    if not any(map(parametrize.is_parametrized, module.modules())):
+        return module
+    copied = copy.deepcopy(module)
+    for part in list(copied.modules()):
+        if not parametrize.is_parametrized(part):
+            continue
+        values = {name: getattr(part, name).detach() for name in part.parametrizations}
+        # torch gives each parametrized module a class of its own, which the original shares with its copy:
+        # remove_parametrizations would take the weight from both.
+        part.__class__ = type(part).__bases__[0]
+        del part._modules["parametrizations"]
+        for name, value in values.items():
+            part.register_parameter(name, nn.Parameter(value, requires_grad=False))
+    return copied
+
+
+class _Unclamped(TorchFunctionMode):
+    """Leaves out clamps, behind which a value row that is changed much is no longer linear."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in (torch.clamp, Tensor.clamp, torch.clip, Tensor.clip) and args:
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def _is_norm(module: nn.Module) -> bool:

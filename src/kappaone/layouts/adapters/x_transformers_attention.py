@@ -201,7 +201,7 @@ def _is_cross(site: Site, around: nn.Module | None) -> bool:
     """Whether it reads keys and values elsewhere: by its place in the layers, its width, or its pool of queries."""
     place = re.search(r"(?:^|\.)layers\.(\d+)\.\d+$", site.name)
     if around is not None and place is not None:
-        types = tuple(around.layer_types)
+        types: tuple[str, ...] = tuple(getattr(around, "layer_types", ()))
         return int(place[1]) < len(types) and types[int(place[1])] == "c"
     k, q = site.projection("to_k"), site.projection("to_q")
     above = site.parent()
