@@ -13,14 +13,14 @@ from fnmatch import fnmatchcase
 from itertools import pairwise, permutations
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from kappaone.errors import KappaoneError, LayoutError
 from kappaone.layouts.bench import Bench
 from kappaone.layouts.blocks import block_view, named_modules
 from kappaone.layouts.capture import Heard, hear
 from kappaone.layouts.explore import Explored, Explorer, Weight
+from kappaone.layouts.factor import expected_products, fitted
 from kappaone.layouts.find import Refused, survey
 from kappaone.layouts.layout import QKV, AttentionLayout, Role, RoleRows
 from kappaone.layouts.order import parse, starts_and_steps
@@ -307,8 +307,7 @@ def _with_scale(module: nn.Module, layout: AttentionLayout, heard: Heard) -> tup
         return replace(layout, facts=facts, scale=usual), (
             "q and k are normalized: twice the weights give the same output",
         )
-    logits = _expected_logits(bench)
-    scale, why = _fitted(logits, heard)
+    scale, why = fitted(expected_products(bench), heard)
     if scale is None:
         facts["extra"] = "q and k, or the logits, are changed before the softmax"
         notes.append(f"the scale could not be fitted ({why}); 1/sqrt(head_dim) is assumed")
@@ -329,53 +328,6 @@ def _scale_free(bench: Bench) -> bool:
             bias[rows.bias_span(head)] *= 2
         changed[bench.local(rows.bias)] = bias
     return float((bench.output({**state, **changed}) - bench.base).abs().max()) < 1e-6 * bench.size
-
-
-def _expected_logits(bench: Bench) -> Tensor:
-    """(batch, heads, N, M) q k^T by the layout, in float64."""
-    layout = bench.layout
-
-    def projected(role: Role) -> Tensor:
-        rows = layout.role(role)
-        weight = bench.state[bench.local(rows.parameter)]
-        blocks = torch.stack([block_view(weight, rows, role, head) for head in range(rows.heads)])
-        out = torch.einsum("bnw,hsw->bhns", bench.reads(role), blocks)
-        if rows.bias is not None:
-            bias = bench.state[bench.local(rows.bias)]
-            out = out + torch.stack([bias[rows.bias_span(head)] for head in range(rows.heads)])[None, :, None]
-        return out
-
-    k = projected("k")[:, [layout.kv_head(head) for head in range(layout.heads)]]
-    return projected("q") @ k.mT
-
-
-def _fitted(expected: Tensor, heard: Heard) -> tuple[float | None, str]:
-    """The factor between q k^T and what entered the softmax, and the reason where there is none."""
-    if heard.sdpa is not None:
-        q, k, scale = heard.sdpa["query"].double(), heard.sdpa["key"].double(), heard.sdpa.get("scale")
-        if q.shape[:-2] == expected.shape[:-2] and k.shape[1] != q.shape[1]:
-            k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-        factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
-        logits = factor * q @ k.mT
-    elif heard.softmax is not None:
-        logits = heard.softmax.double()
-    else:
-        return None, "no softmax and no scaled_dot_product_attention was heard"
-    if logits.ndim >= 4 and logits.shape[-3] != expected.shape[1]:
-        raise LayoutError(
-            f"the softmax works on {logits.shape[-3]} heads, the output's columns move as {expected.shape[1]}",
-            "heads are mixed (talking heads) or merged; write the layout by hand",
-        )
-    if logits.numel() != expected.numel():
-        return None, f"the softmax saw {tuple(logits.shape)}, q k^T has {tuple(expected.shape)}"
-    logits = logits.reshape(expected.shape)
-    seen = logits > torch.finfo(torch.float32).min / 4
-    x, y = expected[seen], logits[seen]
-    scale = float((x @ y) / (x @ x))
-    rest = float((y - scale * x).norm() / y.norm())
-    if not scale > 0 or rest > 1e-3:
-        return None, f"what entered the softmax differs from the best multiple of q k^T by {rest:.2g} relatively"
-    return scale, ""
 
 
 def _spec(layout: AttentionLayout, explored: Explored) -> AttentionSpec | None:
