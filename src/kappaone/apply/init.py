@@ -24,7 +24,7 @@ from kappaone.apply.ranks import Ranks, ranks_of
 from kappaone.apply.report import InitReport, LayerReport, RoleReport
 from kappaone.apply.special import Special
 from kappaone.apply.ties import refuse_ties
-from kappaone.apply.writable import check_writable
+from kappaone.apply.writable import check_writable, is_partitioned
 from kappaone.apply.write import NOTHING, Transaction
 from kappaone.errors import SpecError, WriteError
 from kappaone.layouts.blocks import named_modules, parameters_by_name
@@ -101,17 +101,18 @@ def init_(
         _refuse_sharded(model, spec, verify, ranks)
         said.append(f"init_({str(spec)!r}, seed={seed}, prefix={prefix!r}, overwrite={overwrite}, undo={undo})")
     with ranks.agreed(NOTHING) as said:
+        zero3.refuse_running(model, example)
         found = survey(model, example, layouts=layouts)
         require(found, on_refused, dict(named_modules(model)))
         at_rest(model)
         parameters = parameters_by_name(model)
-        in_parts = zero3.needed(found, parameters)
+        in_parts = zero3.needed(found, parameters, spec)
         if not in_parts:
             _writable(model, found, spec, parameters)
         said.append(_named(found.layouts))
     if in_parts:
         again = partial(init_, seed=seed, on_refused=on_refused, overwrite=overwrite, undo=undo, prefix=prefix)
-        return zero3.init_by_layer(model, found, spec, again, undo=undo, example=example)
+        return zero3.init_by_layer(model, found, spec, again, undo=undo)
     norms = all_norms(found.layouts, parameters, ranks) if ranks.sharded else None
     plan, remarks = _checked_plan(model, found, spec, seed, prefix, example, overwrite, parameters, norms, ranks)
     with ranks.agreed(NOTHING):
@@ -259,7 +260,7 @@ def _blank(layer: PlannedLayer, parameters: dict[str, nn.Parameter], norms: Norm
         before = [float("nan")] * rows.heads
         if norms is not None:
             before = list(norms[layer.layout.name, role])
-        elif role not in touched:
+        elif role not in touched and not is_partitioned(parameters[rows.parameter]):
             before = present_norms(layer.layout, role, parameters)
         dtype = str(parameters[rows.parameter].dtype).removeprefix("torch.")
         roles[role] = RoleReport(rows.parameter, "left", dtype, before)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kappaone.apply.memory import slots
 from kappaone.apply.report import InitReport
 from kappaone.apply.write import Transaction, fingerprint, norm
 from kappaone.errors import WriteError
@@ -53,8 +54,9 @@ class Parametrized:
             WriteError: if the parametrization does not take the value.
         """
         modes = [(inner, inner.training) for inner in self.owner.modules()]
-        # torch lets the sources point to what right_inverse returns: other memory than the optimizer's and the ties'.
-        homes = [(source, source.detach()) for source in self._tensors()]
+        # torch rebinds the sources, or lets them point to what right_inverse returns: other memory than the optimizer's
+        # and the ties'.
+        homes = [(slot, slot.tensor, slot.tensor.detach()) for slot in slots(self._chain())]
         try:
             for inner, _ in modes:
                 inner.training = False
@@ -66,21 +68,22 @@ class Parametrized:
             for inner, training in modes:
                 inner.training = training
             with torch.no_grad():
-                for source, home in homes:
-                    new = source.detach().clone()
+                for slot, source, home in homes:
+                    new = slot.tensor.detach().clone()
+                    slot.put(source)
                     source.set_(home.untyped_storage(), home.storage_offset(), home.shape, home.stride())
                     source.copy_(new)
 
     def sources(self) -> list[Tensor]:
         """The tensors that it is computed from, as views."""
-        return [tensor.detach() for tensor in self._tensors()]
+        return [slot.tensor.detach() for slot in slots(self._chain())]
 
-    def _tensors(self) -> list[Tensor]:
+    def _chain(self) -> nn.Module:
         held = self.owner._modules["parametrizations"]
         assert held is not None
         chain = held._modules[self.key]
         assert chain is not None
-        return [*chain.parameters(), *chain.buffers()]
+        return chain
 
     def refused(self, what: str) -> WriteError:
         """The error that names the parametrization."""

@@ -13,6 +13,7 @@ from kappaone.apply.scale import scaled
 from kappaone.errors import SpecError, WriteError
 from kappaone.layouts.blocks import parameters_by_name
 from kappaone.layouts.layout import AttentionLayout, Role
+from kappaone.layouts.stored import why_no_weight
 from kappaone.linalg.exact import exact_norm
 from kappaone.schemes.base import Job, LayerShape, RoleShape
 from kappaone.schemes.procedure import Procedure
@@ -215,18 +216,14 @@ def missing(model: nn.Module, layout: AttentionLayout, name: str) -> tuple[str, 
         owner = model.get_submodule(owner_name)
     except AttributeError:
         owner = None
-    if hasattr(owner, "parametrizations"):
+    why = why_no_weight(owner, last)
+    if why is not None:
         return (
-            f"{name!r} of layer {layout.name!r} is parametrized ({', '.join(dir_of(owner, last))}); a write would go past it",
-            "initialise first and register the parametrization afterwards, or remove it with torch.nn.utils.parametrize",
+            f"{name!r} of layer {layout.name!r} is {why}; a write would go past it",
+            "initialise first and let the weights be replaced afterwards, or undo it before (torch.nn.utils.remove_weight_norm, "
+            "prune.remove, ...)",
         )
     return (
         f"{name!r} of layer {layout.name!r} is not a parameter of the model",
         "initialise before weight norm, quantisation or sharding replaces the weights",
     )
-
-
-def dir_of(owner: Any, last: str) -> list[str]:
-    """Class names of the parametrizations of one tensor."""
-    found = list(owner.parametrizations[last]) if last in owner.parametrizations else []  # a ModuleDict has no get
-    return [type(item).__name__ for item in found] or ["parametrized"]

@@ -28,15 +28,28 @@ from kappaone.schemes.registry import InitSpec
 _ROLES: tuple[Role, ...] = ("q", "k", "v", "o")
 
 
-def needed(found: Survey, parameters: dict[str, nn.Parameter]) -> bool:
-    """Whether attention weights are in parts."""
+def needed(found: Survey, parameters: dict[str, nn.Parameter], spec: InitSpec) -> bool:
+    """Whether weights of the layers that are asked for are in parts."""
+    chosen = spec.chosen(len(found.layouts)) if found.layouts else frozenset()
     return any(
-        is_partitioned(parameters[name]) for layout in found.layouts for name in _names(layout) if name in parameters
+        is_partitioned(parameters[name])
+        for index in chosen
+        for name in _names(found.layouts[index])
+        if name in parameters
     )
 
 
+def refuse_running(model: nn.Module, example: Any) -> None:
+    """Raise where an example is given for a model in parts, which only deepspeed's engine can run."""
+    if example is not None and any(is_partitioned(parameter) for parameter in model.parameters()):
+        raise SpecError(
+            "example= runs the model, which kappaone cannot do where it is partitioned by ZeRO-3",
+            "leave example= out, or call kappaone.init_ before deepspeed partitions the model",
+        )
+
+
 def init_by_layer(
-    model: nn.Module, found: Survey, spec: InitSpec, one: Callable[..., InitReport], *, undo: bool, example: Any
+    model: nn.Module, found: Survey, spec: InitSpec, one: Callable[..., InitReport], *, undo: bool
 ) -> InitReport:
     """`init_` on a partitioned model.
 
@@ -46,7 +59,6 @@ def init_by_layer(
         spec: the scheme.
         one: `init_` itself, with everything set but the model, the scheme and `layouts=`.
         undo: keep CPU copies of all that is overwritten, on every rank, until the end.
-        example: must be None; it cannot be run on a model in parts.
 
     Returns:
         One report for all layers.
@@ -58,10 +70,10 @@ def init_by_layer(
     started = time.perf_counter()
     parameters = parameters_by_name(model)
     gather = _gathering(found, parameters)
-    if example is not None or spec.scale.kind == "logit" or isinstance(spec.entry, Procedure):
+    if isinstance(spec.entry, Procedure):
         raise SpecError(
-            f"{spec.text} with example= runs the model, which kappaone cannot do on a model in parts (ZeRO-3)",
-            "leave example= out, or call kappaone.init_ before deepspeed partitions the model",
+            f"{spec.text} measures the model, which kappaone cannot run where it is partitioned by ZeRO-3",
+            "call kappaone.init_ before deepspeed partitions the model",
         )
     _refuse_shared(found.layouts, parameters)
     saved: list[tuple[nn.Parameter, Tensor]] = []
