@@ -131,7 +131,7 @@ def _hear(name: str, model: Any, takes: set[str], inputs: Inputs) -> None:
                 inputs[mask] = torch.ones(BATCH, frames, dtype=torch.long)
     if "input_values" in takes:
         channels = lookup(config, "audio_channels", "channels", default=None) if name in VALUES else None
-        length = VALUES.get(name, 4000)
+        length = VALUES.get(name, 7680)
         inputs["input_values"] = torch.randn((BATCH, channels or 1, length) if name in VALUES else (BATCH, length))
         if "padding_mask" in takes:
             inputs["padding_mask"] = torch.ones(BATCH, length, dtype=torch.long)
@@ -191,7 +191,7 @@ def _place(model: Any, takes: set[str], inputs: Inputs) -> None:
     for method, key, names, kind in _KINDS:
         holders = (model.config, getattr(model, "vocabulary_mapping", None))
         token = next((getattr(h, n) for h in holders for n in names if isinstance(getattr(h, n, None), int)), None)
-        if token is None or key not in inputs or not hasattr(model, method):
+        if token is None or key not in inputs or not hasattr(model, method) or bool((ids == token).any()):
             continue
         count = _features(model, getattr(model, method), inputs) // BATCH
         held = torch.full((BATCH, count), token)
@@ -211,6 +211,8 @@ def _features(model: Any, method: Callable[..., Any], inputs: Inputs) -> int:
     handed = {key: value for key, value in inputs.items() if key in takes and key != "input_ids"}
     with torch.no_grad():
         out = method(**handed)
+    if getattr(out, "deepstack_features", None) and getattr(out, "pooler_output", None) is None:
+        out = out.deepstack_features[0][1]  # (layer, features), for each layer that gets some
     for name in ("pooler_output", "last_hidden_state"):
         if getattr(out, name, None) is not None:
             out = getattr(out, name)

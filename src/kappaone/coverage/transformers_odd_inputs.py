@@ -14,7 +14,7 @@ Change = Callable[[Any, Inputs], Inputs]
 # Pictures cut into crops: pixel_values is (batch, crops, channels, height, width).
 CROPS: dict[str, int] = {
     "idefics": 1, "idefics2": 1, "idefics3": 1, "smolvlm": 1, "modernvbert": 1, "ultravbert": 1, "pi0": 1,
-    "granite_docling": 1, "llava_next": 2, "llava_next_video": 2, "llava_onevision": 2, "granite4_vision": 2,
+    "granite_docling": 1, "perception_lm": 1, "llava_next": 2, "llava_next_video": 2, "llava_onevision": 2, "granite4_vision": 2,
 }  # fmt: skip
 
 # Films: pixel_values is (batch, frames, channels, height, width).
@@ -134,6 +134,93 @@ def _omdet(model: Any, inputs: Inputs) -> Inputs:
     return inputs
 
 
+def _gemma4_picture(model: Any, inputs: Inputs) -> Inputs:
+    """Flattened patches with their places; a pooling window of 3 x 3 patches makes one token."""
+    vision = getattr(model.config, "vision_config", model.config)
+    x, y = torch.meshgrid(torch.arange(6), torch.arange(6), indexing="xy")
+    inputs["pixel_values"] = torch.rand(2, 36, 3 * vision.patch_size**2)
+    places = torch.stack([x.flatten(), y.flatten()], dim=-1).expand(2, -1, -1)
+    inputs["pixel_position_ids" if vision is model.config else "image_position_ids"] = places
+    return inputs
+
+
+def _true_mask(model: Any, inputs: Inputs) -> Inputs:
+    return {
+        key: value.bool() if key == "input_features_mask" else value
+        for key, value in inputs.items()
+        if key != "pixel_values"
+    }
+
+
+def _long(model: Any, inputs: Inputs) -> Inputs:
+    """Block-sparse attention gives way to a full one below a number of blocks."""
+    return {key: torch.randint(110, 250, (2, 64)) if key == "input_ids" else value for key, value in inputs.items()}
+
+
+def _first_token_global(model: Any, inputs: Inputs) -> Inputs:
+    inputs["global_attention_mask"] = torch.zeros_like(inputs["input_ids"])
+    inputs["global_attention_mask"][:, 0] = 1
+    return inputs
+
+
+def _entities(model: Any, inputs: Inputs) -> Inputs:
+    inputs["entity_ids"] = torch.randint(3, 60, (2, 3))
+    inputs["entity_attention_mask"] = torch.ones(2, 3, dtype=torch.long)
+    places = torch.full((2, 3, 5), -1)
+    places[..., 0] = torch.tensor([1, 4, 7])
+    inputs["entity_position_ids"] = places
+    return inputs
+
+
+def _protein(model: Any, inputs: Inputs) -> Inputs:
+    inputs["protein_input_ids"] = torch.randint(5, 30, (2, 12))
+    inputs["protein_attention_mask"] = torch.ones(2, 12, dtype=torch.long)
+    return inputs
+
+
+def _boxes(model: Any, inputs: Inputs) -> Inputs:
+    inputs["input_boxes"] = torch.rand(2, 1, 4) / 2 + 0.1
+    inputs["input_boxes_labels"] = torch.ones(2, 1, dtype=torch.long)
+    return inputs
+
+
+def _flattened(model: Any, inputs: Inputs) -> Inputs:
+    """Kosmos 2.5: patches, each led by its row and column."""
+    vision = model.config.vision_config
+    places = torch.stack(torch.meshgrid(torch.arange(1, 5), torch.arange(1, 5), indexing="ij"), dim=-1).reshape(16, 2)
+    patches = torch.randn(2, 16, vision.num_channels * vision.patch_size**2)
+    inputs["flattened_patches"] = torch.cat([places.float().expand(2, -1, -1), patches], dim=-1)
+    count = model.config.latent_query_num
+    inputs["image_embeds_position_mask"] = (torch.arange(inputs["input_ids"].shape[1]) < count).expand(2, -1).long()
+    return inputs
+
+
+def _mllama(model: Any, inputs: Inputs) -> Inputs:
+    vision = model.config.vision_config
+    tiles, side = vision.max_num_tiles, vision.image_size
+    inputs["pixel_values"] = torch.randn(2, 1, tiles, vision.num_channels, side, side)
+    inputs["aspect_ratio_ids"] = torch.full((2, 1), 5)
+    inputs["aspect_ratio_mask"] = torch.ones(2, 1, tiles, dtype=torch.long)
+    inputs["cross_attention_mask"] = torch.ones(2, inputs["input_ids"].shape[1], 1, tiles, dtype=torch.long)
+    return inputs
+
+
+def _codebooks(model: Any, inputs: Inputs) -> Inputs:
+    """One row of codes for each codebook of each sample."""
+    decoder = model.config.decoder
+    inputs["decoder_input_ids"] = torch.randint(0, decoder.vocab_size // 2, (2 * decoder.num_codebooks, 8))
+    return inputs
+
+
+def _held_sound(model: Any, inputs: Inputs) -> Inputs:
+    """Placeholders by hand: the model counts them before it runs its tower."""
+    count = model.config.audio_config.max_source_positions // 2
+    ids = inputs["input_ids"]
+    held = torch.full((2, count), model.config.audio_token_id)
+    inputs["input_ids"] = torch.cat([ids[:, :4], held, ids[:, 4:]], dim=1)
+    return inputs
+
+
 def _states(model: Any, inputs: Inputs) -> Inputs:
     config = model.config
     return {
@@ -190,13 +277,26 @@ ODD: dict[str, Change] = {
     "minicpmv4_7_vision": _minicpm,
     "omdet-turbo": _omdet,
     "oneformer": _with(task_inputs=lambda m, i: torch.randint(1, 100, (2, m.config.task_seq_len))),
-    "musicgen_melody": _with(input_features=lambda m, i: torch.randn(2, 10, m.config.num_chroma)),
+    "musicgen_melody": lambda m, i: {**_codebooks(m, i), "input_features": torch.randn(2, 10, m.config.num_chroma)},
+    "musicgen": _codebooks,
+    "mllama": _mllama,
+    "granite_speech": _without("input_features_mask"),
+    "granite_speech_plus": _without("input_features_mask"),
+    "molmo2": _without("pixel_values"),
+    "inkling_mm_model": _without("pixel_values"),
+    "muse_glimmer_assistant": _with(
+        noise_embeds=lambda m, i: torch.randn(2, 4, m.config.hidden_size),
+        context_hidden_states=lambda m, i: torch.randn(2, 8, m.config.hidden_size),
+    ),
     "nemotron3_5_transcribe_word_timestamp": lambda m, i: {"inputs_embeds": torch.randn(2, 12, m.config.hidden_size)},
-    "neomme": _with(pixel_values=lambda m, i: torch.randn(2 * 6, m.config.patch_dim)),
-    "paddleocr_vl": lambda m, i: {**_tiles(m, i), "pixel_values": _tiles(m, i)["pixel_values"][None]},
+    "neomme": _without("pixel_values"),
+    "paddleocr_vl": _tiles,
     "mimi_decoder": lambda m, i: {"latents": torch.randn(2, m.config.hidden_size, 12)},
-    "pi0": _with(action_embeds=lambda m, i: torch.randn(2, 6, m.config.dit_config.hidden_size)),
-    "pocket_tts_audio_tokenizer_decoder": lambda m, i: {"latents": torch.randn(2, 12, m.config.latent_dim)},
+    "pi0": _with(
+        action_embeds=lambda m, i: torch.randn(2, 6, m.config.dit_config.hidden_size),
+        pixel_attention_mask=lambda m, i: torch.ones(2, 1, dtype=torch.bool),
+    ),
+    "pocket_tts_audio_tokenizer_decoder": lambda m, i: {"latents": torch.randn(2, m.config.hidden_size, 12)},
     "speech_to_text": _with(input_features=lambda m, i: torch.randn(2, 64, m.config.input_feat_per_channel)),
     "t5gemma2": _without("pixel_values"),
     "timesfm": _with(
@@ -204,10 +304,36 @@ ODD: dict[str, Change] = {
         past_values_padding=lambda m, i: torch.zeros(2, m.config.context_length),
         freq=lambda m, i: torch.zeros(2, 1, dtype=torch.long),
     ),
+    "video_llama_3": _with(image_merge_sizes=lambda m, i: torch.tensor([1, 1])),
+    "video_llama_3_vision": _with(merge_sizes=lambda m, i: torch.tensor([2, 2])),
+    "vibevoice_acoustic_tokenizer_encoder": lambda m, i: {"hidden_states": torch.randn(2, 1, 6400)},
+    "vibevoice_acoustic_tokenizer_decoder": lambda m, i: {"hidden_states": torch.randn(2, m.config.hidden_size, 8)},
+    "big_bird": _long,
+    "bigbird_pegasus": _long,
+    "longformer": _first_token_global,
+    "led": _first_token_global,
+    "luke": _entities,
+    "evolla": _protein,
+    "sam3": _boxes,
+    "sam3_lite_text": _boxes,
+    "kosmos-2.5": _flattened,
+    "glm_image": _without("pixel_values", "image_grid_thw"),
+    # Its forward reads a field that the output of its language model does not have, unless it returns a tuple.
+    "llama4": _with(return_dict=lambda m, i: False),
+    "voxtral_realtime": _with(input_ids=lambda m, i: i["input_ids"][:, :8]),
+    "xmod": _with(lang_ids=lambda m, i: torch.zeros(2, dtype=torch.long)),
+    "musicflamingo": _held_sound,
+    "qwen3_asr": _with(input_features=lambda m, i: torch.randn(2, 128, 64)),
+    "qwen3_asr_encoder": _with(input_features=lambda m, i: torch.randn(2, 128, 64)),
+    "seggpt": _with(prompt_pixel_values=lambda m, i: torch.randn_like(i["pixel_values"]), prompt_masks=lambda m, i: torch.rand_like(i["pixel_values"])),
+    "neucodec": _with(input_features=lambda m, i: torch.randn(2, 24, 160)),
+    "xcodec2": _with(input_features=lambda m, i: torch.randn(2, 24, 160)),
     "csm": _without("input_values", "input_values_cutoffs"),
     "fuyu": _with(pixel_values=lambda m, i: torch.randn(2, 4, m.config.num_channels * m.config.patch_size**2)),
     "gemma3n_audio": lambda m, i: {"audio_mel": torch.randn(2, 64, m.config.input_feat_size), "audio_mel_mask": torch.zeros(2, 64, dtype=torch.bool)},
-    "gemma3n": _without("pixel_values"),
+    "gemma3n": _true_mask,
+    "gemma4_audio": lambda m, i: {"input_features": torch.randn(2, 64, 128), "attention_mask": torch.ones(2, 64, dtype=torch.bool)},
+    "gemma4_vision": _gemma4_picture,
     "clap": _with(input_features=lambda m, i: torch.randn(2, 1, 64, m.config.audio_config.num_mel_bins), is_longer=lambda m, i: torch.ones(2, 1, dtype=torch.bool)),
     "audio-spectrogram-transformer": lambda m, i: {"input_values": torch.randn(2, m.config.max_length, m.config.num_mel_bins)},
     "deepseek_vl_hybrid": _with(high_res_pixel_values=lambda m, i: i["pixel_values"]),

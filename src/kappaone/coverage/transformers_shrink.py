@@ -225,10 +225,10 @@ def _int_value(key: str, value: int, old: dict[str, Any], tokens: _Tokens) -> in
         return min(value, 12)  # a choice among the few tokens of a small picture
     if key == "upsample_groups":
         return min(value, WIDTH)  # one group for each channel
-    if key in ("adapter_input_size", "hidden_size_global", "output_channels"):
+    if key in ("adapter_input_size", "adapter_in_dim", "hidden_size_global", "output_channels"):
         return min(value, WIDTH)
     if key in ("base_channels", "num_filters"):
-        return min(value, 32)
+        return min(value, 32 if key == "base_channels" else 8)  # doubled at every stage
     if _EXPERTS.match(key):
         return min(value, 4)
     if _TOP_K.match(key):
@@ -402,6 +402,8 @@ def _latent(old: dict[str, Any], new: dict[str, Any]) -> None:
         for key, size in (("kv_lora_rank", 32), ("q_lora_rank", 48), ("qk_nope_head_dim", 16), ("qk_rope_head_dim", 8)):
             if isinstance(old.get(key), int) and old[key] > 0:
                 new[key] = size
+        if old.get("qk_nope_head_dim") == old.get("qk_rope_head_dim"):
+            new["qk_rope_head_dim"] = 16
         rope = new.get("qk_rope_head_dim", 0)
         if isinstance(old.get("v_head_dim"), int):
             new["v_head_dim"] = 16 if old["v_head_dim"] == old.get("qk_nope_head_dim") else 24

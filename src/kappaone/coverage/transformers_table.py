@@ -7,7 +7,7 @@ from typing import Any
 # Entries that the library's default configuration leaves empty, and without which it cannot build the type at all.
 # The values are those of the type's released checkpoints, or of the part's own class.
 _QSA = {
-    "indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 2048,
+    "indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 2048,
     "indexer_compress_ratio": 16,
 }  # fmt: skip
 
@@ -45,6 +45,7 @@ DEFAULT: dict[str, dict[str, Any]] = {
     },
     "qwen4_exp": {"text_config": _QSA},
     "qwen4_exp_text": _QSA,
+    "lw_detr": {"projector_scale_factors": [1.0]},
     "step3p7": {"text_config": {"sliding_window": 512}},
     "timm_backbone": {"backbone": "resnet50"},
 }  # fmt: skip
@@ -55,7 +56,7 @@ def _mrope(*sections: int) -> dict[str, Any]:
     return {"rope_parameters": {"mrope_section": list(sections)}}
 
 
-_QSA_SMALL = {"indexer_n_heads": 4, "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 2}
+_QSA_SMALL = {"indexer_n_heads": 4, "indexer_head_dim": 32, "indexer_budget": 8, "indexer_compress_ratio": 2}
 
 # Stages by other names than elsewhere.
 _HIERA_DET: dict[str, Any] = {
@@ -77,7 +78,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 8},
     **{name: {"text_config": _mrope(2, 3, 3)} for name in ("qwen2_vl", "qwen2_5_vl", "glm4v", "glm_image", "glm_ocr", "paddleocr_vl")},
     **{name: _mrope(2, 3, 3) for name in ("qwen2_vl_text", "qwen2_5_vl_text", "glm4v_text", "glm_image_text", "glm_ocr_text")},
-    **{name: {"text_config": _mrope(1, 1, 2)} for name in ("glm4v_moe", "glm46v", "glmga")},
+    **{name: {"text_config": _mrope(1, 1, 2)} for name in ("glm4v_moe",)},
     "glm4v_moe_text": _mrope(1, 1, 2),
     **{name: {"text_config": _mrope(3, 3, 2)} for name in ("qwen3_vl", "qwen3_vl_moe", "ernie4_5_vl_moe", "cosmos3_edge")},
     **{name: _mrope(3, 3, 2) for name in ("qwen3_vl_text", "qwen3_vl_moe_text", "cosmos3_edge_text")},
@@ -90,7 +91,10 @@ CONFIG: dict[str, dict[str, Any]] = {
     "t5gemma2": {"encoder": {"mm_tokens_per_image": 4}},
     "t5gemma2_encoder": {"mm_tokens_per_image": 4},
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},
-    "align": {"projection_dim": 640},
+    "align": {"projection_dim": 640, "vision_config": {"depth_coefficient": 0.4}},
+    "efficientnet": {"depth_coefficient": 0.4},
+    "big_bird": {"block_size": 4, "num_random_blocks": 1},
+    "bigbird_pegasus": {"block_size": 4, "num_random_blocks": 1},
     "aria": {"projector_patch_to_query_dict": {16: 4}},
     "apertus1p5": {
         "image_token_offset": 100, "audio_token_offset": 164,
@@ -103,10 +107,12 @@ CONFIG: dict[str, dict[str, Any]] = {
     "deepseek_ocr2": {"vision_config": {"sam_config": {"downsample_channels": [32, 64]}}},
     "depth_pro": {"patch_size": 56, "intermediate_hook_ids": [1, 0]},
     "chameleon": {
+        "image_token_id": 500,
         "vq_config": {"num_embeddings": 8}, "vocabulary_map": {"<image>": 500, **{f"IMGIMG{chr(65 + i)}Z": 400 + i for i in range(8)}},
     },
     "emu3": {
-        "vq_config": {"codebook_size": 8},
+        "image_token_id": 500,
+        "vq_config": {"codebook_size": 8, "hidden_size": 128},
         "vocabulary_map": {"<image>": 500, **{f"<|visual token {i:06}|>": 400 + i for i in range(8)}},
     },
     "blt": {
@@ -115,9 +121,9 @@ CONFIG: dict[str, dict[str, Any]] = {
         "decoder_config": {"hidden_size_global": 64},
     },
     "kosmos-2": {"latent_query_num": 8},
+    "kosmos-2.5": {"latent_query_num": 8},
     "lilt": {"hidden_size": 96},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2},
-    "lightglue": {"keypoint_detector_config": {"keypoint_decoder_dim": 65}},
     "llama4": {
         "vision_config": {"intermediate_size": 256, "projector_input_dim": 64, "projector_output_dim": 64, "vision_output_dim": 64},
     },
@@ -130,7 +136,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     },
     "markuplm": {"tag_pad_id": 216, "subs_pad_id": 1001},
     **{
-        name: {"text_config": {"num_hidden_layers": 4, "loop_layer_index_start": 1, "loop_layer_index_end": 3}}
+        name: {"text_config": {"num_hidden_layers": 4, "loop_layer_index_start": 1, "loop_layer_index_end": 3, "n_layers_per_attn_res_block": 1}}
         for name in ("inkling2_loop",)
     },
     "pe_video": {"video_config": _PE_TINY},
@@ -151,9 +157,38 @@ CONFIG: dict[str, dict[str, Any]] = {
     "unlimited_ocr": {"vision_config": {"sam_config": {"downsample_channels": [32, 64]}}},
     "sam3_tracker": {"vision_config": _SAM3_NECK},
     "sam3_vision_model": _SAM3_NECK,
+    "glm46v": {"text_config": _mrope(2, 3, 3)},
+    "glmga": {"text_config": _mrope(2, 3, 3)},
+    "edgetam": {"vision_config": _SAM3_NECK},
+    "edgetam_vision_model": _SAM3_NECK,
+    "minimax_m3_vl": {"merged_hidden_size": 256},
+    "mobilebert": {"intra_bottleneck_size": 32, "true_hidden_size": 32},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}},
+    "muse_glimmer": {"out_hidden_size": 256},
+    "muse_spark": {"out_hidden_size": 256},
+    "lightglue": {"intermediate_size": 128, "keypoint_detector_config": {"keypoint_decoder_dim": 65}},
+    "glmasr": {"audio_config": {"intermediate_size": 256}},
+    "voxtral": {"audio_config": {"intermediate_size": 256}},
+    "videoprism": {"vision_config": {"image_size": 72, "num_frames": 2}},
+    "videoprism_vision_model": {"image_size": 72, "num_frames": 2},
+    "vipllava": {"vision_feature_layer": [-2, -1]},
+    "wavtokenizer": {"codebook_dim": 64},
+    "wavtokenizer_encoder": {"codebook_dim": 64},
+    "zamba": {
+        "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "attention_hidden_size": 128,
+        "attention_head_dim": 32, "layers_block_type": ["linear_attention", "hybrid"] * 2,
+    },
+    "zamba2": {
+        "num_hidden_layers": 4, "attention_hidden_size": 128, "attention_head_dim": 32, "mamba_headdim": 16,
+        "kv_channels": 16, "layers_block_type": ["linear_attention", "hybrid"] * 2, "hybrid_layer_ids": [1, 3],
+    },
+    "omdet-turbo": {"text_projection_in_dim": 64, "text_projection_out_dim": 64},
+    "oneformer": {"mask_dim": 64, "conv_dim": 64},
+    "neucodec": {"quantization_dim": 128},
+    "xcodec2": {"quantization_dim": 128},
     "sam2_hiera_det_model": _HIERA_DET,
     **{name: {"backbone_config": _HIERA_DET, **_HIERA_NECK} for name in ("sam2_vision_model",)},
-    "sam2": {"vision_config": {"backbone_config": _HIERA_DET, **_HIERA_NECK}},
+    "sam2": {"prompt_encoder_config": {"image_size": 128}, "vision_config": {"backbone_config": _HIERA_DET, **_HIERA_NECK}},
     "gemma3n": {"vision_config": {"architecture": "mobilenetv5_base"}},
     "gemma3n_vision": {"architecture": "mobilenetv5_base"},
     "fast_vlm": {"vision_config": {"architecture": "fastvit_mci0", "hidden_size": 1024}},
@@ -174,11 +209,21 @@ CONFIG: dict[str, dict[str, Any]] = {
         "decoder_config": {"hidden_size": 128},
         "projection_dim": 128,
     },
-    "efficientloftr": {"hidden_size": 64, "out_features": [16, 16, 32, 64], "stage_num_blocks": [1, 1, 1, 1]},
+    "efficientloftr": {"hidden_size": 64, "out_features": [16, 16, 32, 64], "stage_num_blocks": [1, 1, 1, 1], "num_attention_heads": 8},
 }  # fmt: skip
 
 # What a small instance leaves out.
 NOTES: dict[str, str] = {
+    "glm_image": "runs on text; its picture tower runs as glm_image_vision",
+    "neomme": "runs on text; pictures go through one linear layer into the same stream",
+    "molmo2": "runs on text; the picture tower is built and does not run",
+    "inkling_mm_model": "runs on text; the picture tower is built and does not run",
+    "blip": "the cross attention of the text tower does not run: the model hands it no picture",
+    "phi4_multimodal": "runs on text; the towers for pictures and sound are built and do not run",
+    "seamless_m4t": "runs from speech to text; the text encoder and the unit model are built and do not run",
+    "seamless_m4t_v2": "runs from speech to text; the text encoder and the unit model are built and do not run",
+    "nemo_speechlm": "the word timestamp encoder is built and does not run",
+    "video_llava": "runs on a picture; the film tower, of the same class, does not run",
     "gemma3n": "runs on text and sound; the picture tower, timm's MobileNetV5, is built and does not run",
     "csm": "the backbone runs; the depth decoder and the codec run in training and generation only",
     "t5gemma2": "runs on text; its picture tower runs as t5gemma2_encoder",
