@@ -397,6 +397,7 @@ def flat_parameters() -> dict:
             out["refused"].append(_error(lambda model=model: kappaone.init_(model, "mimetic", seed=4)))
             with FullyShardedDataParallel.summon_full_params(model):
                 kappaone.init_(model, "mimetic", seed=4)
+                out[f"check {original}"] = bool(kappaone.check(model))
             with FullyShardedDataParallel.summon_full_params(model):
                 out[f"different {original}"] = differences(plain, model)
     return out

@@ -53,12 +53,12 @@ def _rank(rank: int, world: int, names: list[str], folder: str) -> None:
     cases = importlib.import_module(CASES)
     results: dict[str, dict] = {}
     for name in names:
-        started = time.monotonic()
+        started, used = time.monotonic(), time.process_time()
         try:
             results[name] = dict(getattr(cases, name)())
         except BaseException:
             results[name] = {"error": traceback.format_exc()}
-        results[name]["seconds"] = time.monotonic() - started
+        results[name] |= {"seconds": time.monotonic() - started, "cpu": time.process_time() - used}
         Path(folder, f"{rank}.json").write_text(json.dumps(results))
         if "error" in results[name]:
             break  # the ranks are no longer in step

@@ -17,6 +17,7 @@ from kappaone.apply.write import Transaction
 from kappaone.errors import WriteError
 from kappaone.layouts.blocks import as_matrix
 from kappaone.layouts.layout import QKV, AttentionLayout, Role
+from kappaone.layouts.shards import is_sharded
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ def find_copies(
             and p.numel()
             and not hasattr(p, "device_mesh")
         }
+        if any(is_sharded(parameters[name]) for name in own):
+            _refuse_sharded(model_modules.get(layout.module), layout, parameters, prefix)
+            continue
         groups = [("q", "k", "v")] if layout.fused() else [("q", "k", "v"), ("k", "v")]
         of_layer: list[Copy] = []
         if layout.fused():
@@ -105,6 +109,23 @@ def _equal(
             if same:
                 return name
     return None
+
+
+def _refuse_sharded(
+    module: nn.Module | None, layout: AttentionLayout, parameters: Mapping[str, Tensor], prefix: str
+) -> None:
+    """Whether two sharded weights hold the same numbers cannot be told without sending them around."""
+    own = {layout.role(role).parameter for role in QKV} | ({layout.o.parameter} if layout.o else set())
+    others = {n: tuple(p.shape) for n, p in parameters.items() if n.startswith(prefix) and n not in own and p.ndim == 2}
+    both = layout.k.rows + layout.v.rows
+    rows = (layout.q.rows,) if layout.fused() else (layout.q.rows + both, both)
+    rivals = [name for name, shape in others.items() if shape[1] == layout.k.width and shape[0] in rows]
+    if isinstance(getattr(module, "fused_projections", None), bool) and rivals:
+        raise WriteError(
+            f"layer {layout.name!r} may hold its projections twice ({layout.q.parameter!r} and {', '.join(map(repr, rivals))}), "
+            "and they are sharded, so that they are not compared",
+            "call kappaone.init_ with the same seed on every rank before sharding",
+        )
 
 
 def _refuse_other(module: nn.Module | None, layout: AttentionLayout, others: Mapping[str, Tensor]) -> None:

@@ -79,7 +79,7 @@ class Present:
                 "the scheme's jobs must say so: Job(..., reads=True)",
             )
         block = block_view(self._weights[rows.parameter], rows, _role(role), head)
-        return np.ascontiguousarray(block.to("cpu", torch.float64).numpy())
+        return np.ascontiguousarray(block.to("cpu", torch.float64, copy=True).numpy())
 
     def fetch(self, blocks: Sequence[Block]) -> None:
         """Gather these blocks; a collective."""
@@ -182,7 +182,7 @@ def _squares(layout: AttentionLayout, role: Role, parameters: Mapping[str, Tenso
     if ranks.counts(weight):
         for head in range(rows.heads):
             for piece in pieces(weight, rows, role, head):
-                out[head] += squares(piece.view.to("cpu", torch.float64).numpy())
+                out[head] += squares(piece.view.to("cpu", torch.float64, copy=True).numpy())
     return out
 
 
@@ -196,7 +196,7 @@ def _part(
     out = np.zeros(shape, np.float32)
     if ranks.counts(weight):
         for piece in pieces(weight, rows, role, head):
-            out[piece.at] = piece.view.to("cpu", torch.float32).numpy()
+            out[piece.at] = piece.view.to("cpu", torch.float32, copy=True).numpy()
     return out
 
 

@@ -57,7 +57,10 @@ def fingerprint(block: Tensor) -> str:
         >>> fingerprint(torch.eye(3)) == fingerprint(torch.eye(3)), fingerprint(torch.eye(3)) == fingerprint(torch.eye(3).flip(0))
         (True, False)
     """
-    bits = block.detach().to("cpu").contiguous().view(torch.uint8)
+    bits = block.detach().to("cpu").contiguous()
+    if bits.data_ptr() == block.data_ptr():
+        bits = bits.clone()  # what NumPy has seen cannot be resized any more, as FSDP does with its parameters
+    bits = bits.view(torch.uint8)
     return hashlib.sha256(bits.numpy().data).hexdigest()[:16]
 
 
