@@ -254,7 +254,7 @@ def test_what_cannot_be_written_is_refused_with_what_to_do():
     vit = VIT.model()
     nn.utils.parametrizations.orthogonal(vit.blocks[0].attn.qkv)
     with pytest.raises(WriteError, match="parametrized"):
-        kappaone.init_(vit, "conditioned", seed=0)
+        kappaone.init_(vit, "conditioned", seed=0, overwrite=True)
 
 
 def test_quantised_weights_are_refused():
