@@ -66,9 +66,9 @@ def test_heads_in_another_order(model, layout):
 def test_twice_as_many_heads(model, layout):
     with_six = replace(
         layout,
-        q=replace(layout.q, starts=tuple(range(0, 12, 2)), size=2),
-        k=replace(layout.k, starts=tuple(range(12, 24, 2)), size=2),
-        v=replace(layout.v, starts=tuple(range(24, 36, 2)), size=2),
+        q=replace(layout.q, starts=tuple(range(0, 12, 2)), size=2, bias_starts=tuple(range(0, 12, 2))),
+        k=replace(layout.k, starts=tuple(range(12, 24, 2)), size=2, bias_starts=tuple(range(12, 24, 2))),
+        v=replace(layout.v, starts=tuple(range(24, 36, 2)), size=2, bias_starts=tuple(range(24, 36, 2))),
     )
     assert _wrong(model, with_six)
 

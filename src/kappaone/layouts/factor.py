@@ -20,6 +20,8 @@ from kappaone.layouts.layout import Role
 
 # Logits were computed in float32, or by a fused kernel.
 _CLEAN, _EQUAL = 1e-3, 1e-3
+# Masks are added as -inf, as the smallest number, or as -10,000.
+_MASKED = -5e3
 # Facts under which the logits are not one multiple of q k^T, or are those of other tokens than the projections read.
 _OTHER = (
     "rotary", "position_bias", "relative", "qk_norm", "cosine", "projection_norm", "softcap", "clamped", "talking_heads",
@@ -110,7 +112,7 @@ def fitted(expected: Tensor, heard: Heard) -> tuple[float | None, str]:
     if logits.numel() != expected.numel():
         return None, f"the softmax saw {tuple(logits.shape)}, q k^T has {tuple(expected.shape)}"
     logits = logits.reshape(expected.shape)
-    seen = logits > torch.finfo(torch.float32).min / 4
+    seen = logits > _MASKED
     x, y = expected[seen], logits[seen]
     size = float(y.norm())
     if size == 0 or float(x.norm()) == 0:

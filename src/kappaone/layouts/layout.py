@@ -75,6 +75,13 @@ class RoleRows:
     axes: int = 1
     inner: Inner | None = None
 
+    def __post_init__(self) -> None:
+        if self.bias_starts and len(self.bias_starts) != len(self.starts):
+            raise LayoutError(
+                f"{self.parameter!r} has {len(self.starts)} heads, its bias {self.bias!r} {len(self.bias_starts)}",
+                "give bias_starts one entry for each head",
+            )
+
     def span(self, head: int) -> slice:
         """The indices of one head's block along the head axis."""
         start = self.starts[head]

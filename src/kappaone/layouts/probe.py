@@ -30,6 +30,7 @@ from kappaone.layouts import operands
 from kappaone.layouts.bench import Bench
 from kappaone.layouts.blocks import named_modules
 from kappaone.layouts.capture import listen
+from kappaone.layouts.factor import FactorVerdict, check_factor
 from kappaone.layouts.layout import QKV, AttentionLayout, Role
 from kappaone.layouts.response import NOISE, Response, anywhere, covered, grow, orthogonal_to
 from kappaone.layouts.running import evaluating
@@ -79,10 +80,12 @@ class ProbeReport:
     Attributes:
         verdicts: one for each row that was tried.
         unreached: layers that the example did not reach.
+        factors: for each layer whose logits are said to be a multiple of q.k, whether they are, and of which.
     """
 
     verdicts: tuple[RowVerdict, ...]
     unreached: tuple[str, ...] = ()
+    factors: tuple[FactorVerdict, ...] = ()
 
     @property
     def wrong(self) -> tuple[RowVerdict, ...]:
@@ -91,8 +94,8 @@ class ProbeReport:
 
     @property
     def ok(self) -> bool:
-        """Every row that was tried confirmed its layout, and every layer was reached."""
-        return not self.wrong and not self.unreached and bool(self.verdicts)
+        """Every row and factor that was tried confirmed its layout, and every layer was reached."""
+        return not self.wrong and not self.unreached and bool(self.verdicts) and all(f.ok for f in self.factors)
 
     def require(self) -> ProbeReport:
         """Raise if a layout was contradicted.
@@ -108,6 +111,11 @@ class ProbeReport:
                 if all(verdict.role == verdict.expected_role for verdict in self.wrong)
                 else "correct the layout (order=, heads=, kv_heads=), or report the adapter",
             )
+        factor = next((item for item in self.factors if not item.ok), None)
+        if factor is not None:
+            raise LayoutError(
+                f"the logits contradict the layout: {factor}", "correct scale= or state what comes between in facts="
+            )
         if self.unreached:
             raise LayoutError(
                 f"the example does not reach {len(self.unreached)} attention layers: {', '.join(self.unreached[:4])}",
@@ -118,7 +126,9 @@ class ProbeReport:
     def __str__(self) -> str:
         layers = len({verdict.layer for verdict in self.verdicts})
         head = f"probe: {len(self.verdicts)} rows of {layers} layers, {len(self.wrong)} contradict their layout"
-        return "\n  ".join([head, *map(str, self.wrong[:10]), *(f"not reached: {name}" for name in self.unreached)])
+        factors = [str(item) for item in self.factors if not item.ok]
+        unreached = [f"not reached: {name}" for name in self.unreached]
+        return "\n  ".join([head, *map(str, self.wrong[:10]), *factors[:10], *unreached])
 
 
 def verify(
@@ -151,12 +161,17 @@ def verify(
     modules = dict(named_modules(model))
     random = torch.Generator("cpu").manual_seed(seed)
     verdicts: list[RowVerdict] = []
+    factors: list[FactorVerdict] = []
     for layout in layouts:
         if heard[layout.name].calls:
             module = modules[layout.module]
             with evaluating(module):
-                verdicts += Trial(Bench(module, layout, heard[layout.name]), random).rows(rows_per_head)
-    return ProbeReport(tuple(verdicts), tuple(layout.name for layout in layouts if not heard[layout.name].calls))
+                bench = Bench(module, layout, heard[layout.name])
+                verdicts += Trial(bench, random).rows(rows_per_head)
+                factor = check_factor(bench, heard[layout.name])
+                factors += [] if factor is None else [factor]
+    unreached = tuple(layout.name for layout in layouts if not heard[layout.name].calls)
+    return ProbeReport(tuple(verdicts), unreached, tuple(factors))
 
 
 class Trial:
@@ -204,7 +219,7 @@ class Trial:
             told = operands.classify(bench, role, row, self.random)
             if told is not None and told.heads is not None and operands.heads_hidden(bench):
                 return told.role, told.heads
-            if told is not None:
+            if told is not None and told.role != "?":  # logits of a band tell nothing: their columns are no keys
                 return self._with_heads(told.role, told.change) if told.role != "dead" else ("dead", ())
         seen = self._respond(role, row, orthogonal_to(reads, bench.tested(role), self.random))
         if seen is None and bench.single(role):
