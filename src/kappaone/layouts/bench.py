@@ -323,7 +323,8 @@ def _plain(module: nn.Module) -> nn.Module:
     for part in list(copied.modules()):
         if not parametrize.is_parametrized(part):
             continue
-        values = {name: getattr(part, name).detach() for name in part.parametrizations}
+        names = list(getattr(part, "parametrizations", ()))
+        values = {name: getattr(part, name).detach() for name in names}
         # torch gives each parametrized module a class of its own, which the original shares with its copy:
         # remove_parametrizations would take the weight from both.
         part.__class__ = type(part).__bases__[0]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kappaone.layouts.adapters import (
+    diffusers_attention,
     open_clip_attention,
     timm_block,
     timm_conv,
@@ -81,6 +82,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter("open_clip.attention", "open_clip", open_clip_attention.describe),
     Adapter("x_transformers.attention", "x_transformers", x_transformers_attention.describe),
     Adapter("vit_pytorch.attention", "torch", vit_pytorch_attention.describe),
+    Adapter("diffusers.attention", "diffusers", diffusers_attention.describe),
 )
 
 

@@ -8,7 +8,7 @@ patterns are constants of the compiled function, and local names stand in the or
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType
 
 from torch import nn
@@ -59,3 +59,32 @@ def names_in_order(module: nn.Module, *names: str) -> bool:
 def patterns_of(module: nn.Module) -> list[str]:
     """The string constants of the forward."""
     return [text for code in codes(module) for text in code.co_consts if isinstance(text, str)]
+
+
+def called_names(function: Callable[..., object], *, depth: int = 3) -> set[str]:
+    """The names that a function's code uses, and those of the functions of its file that it calls.
+
+    Examples:
+        >>> def inner(x): return x.softmax(-1)
+        >>> def outer(x): return inner(x)
+        >>> "softmax" in called_names(outer)
+        True
+    """
+    found: set[str] = set()
+    todo: list[tuple[object, int]] = [(function, depth)]
+    while todo:
+        item, left = todo.pop()
+        item = getattr(item, "__func__", item)
+        top = getattr(item, "__code__", None)
+        if not isinstance(top, CodeType):
+            continue
+        waiting = [top]
+        while waiting:
+            inside = waiting.pop()
+            found |= {*inside.co_names, *inside.co_varnames}
+            waiting += [constant for constant in inside.co_consts if isinstance(constant, CodeType)]
+            around = getattr(item, "__globals__", {})
+            near = [around[name] for name in inside.co_names if name in around] if left else []
+            here = getattr(item, "__module__", None)
+            todo += [(other, left - 1) for other in near if getattr(other, "__module__", None) == here]
+    return found
