@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kappaone.apply import check as check
     from kappaone.apply import init_ as init_
     from kappaone.apply import materialize_ as materialize_
+    from kappaone.apply.flags import keep_initialized as keep_initialized
     from kappaone.conditioning import ConditioningReport as ConditioningReport
     from kappaone.conditioning import inspect as inspect
     from kappaone.errors import KappaoneError as KappaoneError
@@ -49,6 +50,7 @@ _HOME = {
     "find_attention": "kappaone.layouts",
     "init_": "kappaone.apply",
     "inspect": "kappaone.conditioning",
+    "keep_initialized": "kappaone.apply.flags",
     "materialize_": "kappaone.apply",
     "propose": "kappaone.layouts.propose",
     "report": "kappaone.reports",

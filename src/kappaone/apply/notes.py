@@ -46,11 +46,13 @@ def _identical(layouts: Sequence[AttentionLayout], parameters: Mapping[str, Tens
 
 
 def _shared(layouts: Sequence[AttentionLayout]) -> list[str]:
-    return [
-        f"{layout.name!r} is shared by {layout.facts['shared']} layers: it is set once"
-        for layout in layouts
-        if layout.facts.get("shared")
-    ]
+    out = []
+    for layout in layouts:
+        count = layout.facts.get("shared")
+        if count:
+            many = "several" if count is True else str(count)
+            out.append(f"{layout.name!r} is shared by {many} layers: it is set once")
+    return out
 
 
 def _adapters(modules: Mapping[str, nn.Module], layouts: Sequence[AttentionLayout]) -> list[str]:

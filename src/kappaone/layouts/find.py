@@ -20,6 +20,7 @@ from kappaone.layouts.adapters import all_adapters
 from kappaone.layouts.blocks import named_modules, parameters_by_name
 from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.notice import by_calls, by_structure
+from kappaone.layouts.sharing import with_shared
 from kappaone.layouts.site import Outside, Refusal, Site
 from kappaone.layouts.spec import AttentionSpec
 
@@ -128,6 +129,7 @@ def survey(
             known = any(_within(name, other) or _within(other, name) for other in (*found, *declined))
             if not known and not any(_within(name, other) for other in noticed):
                 noticed[name] = why
+        described = with_shared(model, modules, described, example)
 
     def listed(reasons: Mapping[str, str]) -> tuple[Refused, ...]:
         return tuple(
@@ -176,6 +178,12 @@ def require(result: Survey, on_refused: str, modules: dict[str, nn.Module]) -> N
         first = result.refused[0]
         lines = "\n  ".join(map(str, result.refused[:5]))
         more = f"\n  and {len(result.refused) - 5} more" if len(result.refused) > 5 else ""
+        if "quantised" in first.why:
+            raise LayoutError(
+                f"{len(result.refused)} attention layers hold no weights that could be read or written:\n  {lines}{more}",
+                "initialise and measure the model before it is quantised"
+                + ("; or on_refused='skip' to set the rest" if result.layouts else ""),
+            )
         raise LayoutError(
             f"{len(result.refused)} attention layers have a layout that nobody described:\n  {lines}{more}",
             f"pass layouts=[{spec_skeleton(first, result.refused, modules)}], or with fused=?, order='q k v' in place of q=, "
