@@ -10,6 +10,7 @@ from torch import nn
 
 import kappaone
 from kappaone.errors import LayoutError, MeasureError, SpecError, WriteError
+from kappaone.layouts import AttentionLayout, RoleRows
 from kappaone.layouts.blocks import parameters_by_name
 from tests.conformance.rows import MODELS
 
@@ -348,3 +349,24 @@ def test_matched_is_not_matched_to_what_kappaone_itself_wrote():
     with pytest.raises(WriteError, match="holds what kappaone wrote before"):
         kappaone.init_(model, "conditioned(scale=matched)", seed=0)
     assert kappaone.init_(model, "conditioned(scale=matched)", seed=0, overwrite=True).blocks_set == 24
+
+
+def test_layers_in_one_bank_of_weights_are_drawn_apart():
+    class Banks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bank = nn.Parameter(torch.randn(2, 24, 8))
+            self.layers = nn.ModuleList(nn.Identity() for _ in range(2))
+
+    def rows(layer, role):
+        return RoleRows("bank", (24 * layer + 8 * role, 24 * layer + 8 * role + 4), 4, 8, axes=2)
+
+    model = Banks()
+    layouts = [AttentionLayout(f"layers.{i}", "Identity", "mine", *(rows(i, r) for r in range(3))) for i in range(2)]
+    report = kappaone.init_(model, "orthogonal", seed=0, layouts=layouts)
+    assert report.blocks_set == 12
+    assert not torch.equal(model.bank[0], model.bank[1])
+    for layer in range(2):
+        for role in range(3):
+            W = model.bank[layer, 8 * role : 8 * role + 8]
+            assert torch.allclose(W @ W.T, torch.eye(8), atol=1e-5)

@@ -91,7 +91,8 @@ def make_plan(
     refuse_missing(model, layouts, parameters)
     whole = Whole(parameters)
     shapes = {layout.name: _shape(layout, whole, index, len(layouts), norms) for index, layout in enumerate(layouts)}
-    streams = {layout.name: _stream(layout, seed, prefix) for layout in layouts}
+    banks = _banks(layouts)
+    streams = {layout.name: _stream(layout, seed, prefix, banks) for layout in layouts}
     chosen = spec.chosen(len(layouts))
     picked = [layout for index, layout in enumerate(layouts) if index in chosen]
     from_procedure: dict[str, list[Job]] = {}
@@ -188,9 +189,24 @@ def _shape(layout: AttentionLayout, whole: Whole, index: int, count: int, norms:
     return LayerShape(layout.name, roles, kv_head, index, count, layout.laws, current, norm)
 
 
-def _stream(layout: AttentionLayout, seed: int, prefix: str) -> LayerStream:
+def _banks(layouts: Sequence[AttentionLayout]) -> frozenset[tuple[str, Role]]:
+    """Parameters that hold one role of several layers, each in rows of its own."""
+    starts: dict[tuple[str, Role], set[tuple[int, ...]]] = {}
+    for layout in layouts:
+        for role in _roles(layout):
+            starts.setdefault((layout.role(role).parameter, role), set()).add(layout.role(role).starts)
+    return frozenset(key for key, found in starts.items() if len(found) > 1)
+
+
+def _stream(layout: AttentionLayout, seed: int, prefix: str, banks: frozenset[tuple[str, Role]]) -> LayerStream:
+    """Streams keyed by the parameter's name, and by the first row too where it serves several layers."""
     dotted = f"{prefix.rstrip('.')}." if prefix else ""
-    return LayerStream(seed, {role: dotted + layout.role(role).parameter for role in _roles(layout)})
+    names: dict[str, str] = {}
+    for role in _roles(layout):
+        rows = layout.role(role)
+        at = f"[{rows.starts[0]}]" if (rows.parameter, role) in banks else ""
+        names[role] = f"{dotted}{rows.parameter}{at}"
+    return LayerStream(seed, names)
 
 
 def refuse_missing(
