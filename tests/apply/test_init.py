@@ -370,3 +370,17 @@ def test_layers_in_one_bank_of_weights_are_drawn_apart():
         for role in range(3):
             W = model.bank[layer, 8 * role : 8 * role + 8]
             assert torch.allclose(W @ W.T, torch.eye(8), atol=1e-5)
+
+
+def test_hybrids_are_set_block_by_block_and_say_what_was_left():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(
+        "qwen3_next", vocab_size=64, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, intermediate_size=48, num_experts=4, moe_intermediate_size=16, shared_expert_intermediate_size=16,
+        linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
+    )  # fmt: skip
+    model = transformers.AutoModel.from_config(config)
+    report = kappaone.init_(model, "conditioned", seed=0)
+    assert [layer.layout.name for layer in report.layers] == ["layers.3.self_attn"]
+    assert report.blocks_set == 4 + 2 + 2
+    assert any("left alone" in remark and "layers.0.linear_attn" in remark for remark in report.remarks)

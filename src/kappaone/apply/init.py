@@ -19,6 +19,7 @@ from kappaone.apply.fill import Fill, present_norms
 from kappaone.apply.fresh import refuse_loaded
 from kappaone.apply.gathered import Norms, all_norms
 from kappaone.apply.logits import solve_logit_scale
+from kappaone.apply.notes import left_alone
 from kappaone.apply.plan import ROLES, PlannedLayer, make_plan, missing, refuse_missing
 from kappaone.apply.ranks import Ranks, ranks_of
 from kappaone.apply.report import InitReport, LayerReport, RoleReport
@@ -125,7 +126,7 @@ def init_(
         prefix=prefix,
         layers=[_blank(layer, parameters, norms) for layer in plan],
         refused=[str(item) for item in found.refused],
-        remarks=remarks + special.remarks,
+        remarks=remarks + special.remarks + left_alone(found),
         provenance={"kappaone": __version__, "torch": torch.__version__, "stream_version": STREAM_VERSION},
         seconds=0.0,
         _sharded=ranks.sharded,

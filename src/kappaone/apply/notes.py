@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from kappaone.apply.write import fingerprint
 from kappaone.layouts.blocks import block_view
+from kappaone.layouts.find import Survey
 from kappaone.layouts.layout import AttentionLayout
 
 
@@ -22,6 +23,17 @@ def notes(
         parameters: the model's parameters by name.
     """
     return _identical(layouts, parameters) + _shared(layouts) + _adapters(modules, layouts)
+
+
+def left_alone(found: Survey) -> list[str]:
+    """Layers that mix tokens without softmax(Q K^T) V, by what they do instead."""
+    kinds: dict[str, list[str]] = {}
+    for item in found.outside:
+        kinds.setdefault(f"{item.kind}: {item.why}", []).append(item.name)
+    return [
+        f"left alone, not softmax(Q K^T) V: {', '.join(names[:2])}{', ...' if len(names) > 2 else ''} ({len(names)} {kind})"
+        for kind, names in kinds.items()
+    ]
 
 
 def _identical(layouts: Sequence[AttentionLayout], parameters: Mapping[str, Tensor]) -> list[str]:
