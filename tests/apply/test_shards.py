@@ -163,7 +163,12 @@ def test_a_failure_of_one_rank_is_the_failure_of_all(world, ranks):
         "RuntimeError reading": ("WriteError", last, "the disk is full", "every rank has put its weights back"),
         "KeyboardInterrupt": ("WriteError", last, "KeyboardInterrupt", "every rank has put its weights back"),
         "KeyboardInterrupt reading": ("WriteError", last, "KeyboardInterrupt", "every rank has put its weights back"),
-        "seed": ("WriteError", "the ranks do not do the same", "seed=0", f"rank {ranks - 1}: init_('conditioned', seed=1"),
+        "seed": (
+            "WriteError",
+            "the ranks do not do the same",
+            "seed=0",
+            f"rank {ranks - 1}: init_('conditioned', seed=1",
+        ),
         "scheme": ("WriteError", "the ranks do not do the same", "conditioned", f"rank {ranks - 1}: init_('mimetic'"),
         "spelling": ("SpecError", last, "mimetik", "no rank has written anything"),
         "layouts": ("WriteError", "the ranks do not do the same", "layouts", f"rank {ranks - 1}: 2 attention layers"),
