@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kappaone.coverage.transformers_odd_inputs import CROPS, FRAMES, ODD, VALUES
+from kappaone.coverage.transformers_odd_inputs import CROPS, FRAMES, MASKED, ODD, VALUES
 from kappaone.coverage.transformers_shrink import entries, is_config
 
 BATCH, LENGTH = 2, 16
@@ -40,6 +40,8 @@ def example(name: str, model: Any) -> Inputs:
     if name in ODD:
         inputs = ODD[name](model, inputs)
     _place(model, takes, inputs)
+    if name in MASKED:
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     return inputs
 
 
@@ -191,9 +193,10 @@ def _place(model: Any, takes: set[str], inputs: Inputs) -> None:
     for method, key, names, kind in _KINDS:
         holders = (model.config, getattr(model, "vocabulary_mapping", None))
         token = next((getattr(h, n) for h in holders for n in names if isinstance(getattr(h, n, None), int)), None)
-        if token is None or key not in inputs or not hasattr(model, method) or bool((ids == token).any()):
+        tower = getattr(model, method, None) or getattr(getattr(model, "model", None), method, None)
+        if token is None or key not in inputs or tower is None or bool((ids == token).any()):
             continue
-        count = _features(model, getattr(model, method), inputs) // BATCH
+        count = _features(model, tower, inputs) // BATCH
         held = torch.full((BATCH, count), token)
         ids = torch.cat([ids[:, :4], held, ids[:, 4:]], dim=1)
         kinds = torch.cat([kinds[:, :4], torch.full_like(held, kind), kinds[:, 4:]], dim=1)

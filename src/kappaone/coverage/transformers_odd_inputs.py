@@ -22,6 +22,9 @@ FRAMES: frozenset[str] = frozenset(
     {"videomae", "vivit", "timesformer", "xclip", "tvp", "instructblipvideo", "videoprism", "videoprism_vision_model"}
 )
 
+# Types whose forward needs an attention mask for its text.
+MASKED: frozenset[str] = frozenset({"qwen2_audio"})
+
 # Sounds with a channel axis, and how many samples: input_values is (batch, channels, samples).
 VALUES: dict[str, int] = dict.fromkeys(
     (
@@ -216,8 +219,31 @@ def _held_sound(model: Any, inputs: Inputs) -> Inputs:
     """Placeholders by hand: the model counts them before it runs its tower."""
     count = model.config.audio_config.max_source_positions // 2
     ids = inputs["input_ids"]
-    held = torch.full((2, count), model.config.audio_token_id)
+    token = getattr(model.config, "audio_token_id", None) or model.config.audio_token_index
+    held = torch.full((2, count), token)
     inputs["input_ids"] = torch.cat([ids[:, :4], held, ids[:, 4:]], dim=1)
+    return inputs
+
+
+def _line_of_text(model: Any, inputs: Inputs) -> Inputs:
+    inputs["pixel_values"] = torch.randn(2, 3, 96, 320)
+    return inputs
+
+
+def _hundred_frames(model: Any, inputs: Inputs) -> Inputs:
+    """Sounds in chunks of a hundred frames, which the model's own arithmetic takes for granted."""
+    inputs["input_features"] = torch.randn(2, 128, 100)
+    mask = "feature_attention_mask" if "feature_attention_mask" in inputs else "input_features_mask"
+    inputs[mask] = torch.ones(2, 100, dtype=torch.long)
+    return inputs
+
+
+def _given_image_outputs(model: Any, inputs: Inputs) -> Inputs:
+    def give(_module: Any, _args: Any, output: Any) -> None:
+        if not hasattr(output, "image_outputs"):
+            object.__setattr__(output, "image_outputs", None)
+
+    model.language_model.register_forward_hook(give)
     return inputs
 
 
@@ -286,7 +312,7 @@ ODD: dict[str, Change] = {
     "inkling_mm_model": _without("pixel_values"),
     "muse_glimmer_assistant": _with(
         noise_embeds=lambda m, i: torch.randn(2, 4, m.config.hidden_size),
-        context_hidden_states=lambda m, i: torch.randn(2, 8, m.config.hidden_size),
+        context_hidden_states=lambda m, i: torch.randn(2, 8, next(x for n, x in m.named_modules() if n.endswith("fc")).in_features),
     ),
     "nemotron3_5_transcribe_word_timestamp": lambda m, i: {"inputs_embeds": torch.randn(2, 12, m.config.hidden_size)},
     "neomme": _without("pixel_values"),
@@ -318,16 +344,24 @@ ODD: dict[str, Change] = {
     "sam3_lite_text": _boxes,
     "kosmos-2.5": _flattened,
     "glm_image": _without("pixel_values", "image_grid_thw"),
-    # Its forward reads a field that the output of its language model does not have, unless it returns a tuple.
-    "llama4": _with(return_dict=lambda m, i: False),
     "voxtral_realtime": _with(input_ids=lambda m, i: i["input_ids"][:, :8]),
     "xmod": _with(lang_ids=lambda m, i: torch.zeros(2, dtype=torch.long)),
     "musicflamingo": _held_sound,
-    "qwen3_asr": _with(input_features=lambda m, i: torch.randn(2, 128, 64)),
-    "qwen3_asr_encoder": _with(input_features=lambda m, i: torch.randn(2, 128, 64)),
-    "seggpt": _with(prompt_pixel_values=lambda m, i: torch.randn_like(i["pixel_values"]), prompt_masks=lambda m, i: torch.rand_like(i["pixel_values"])),
-    "neucodec": _with(input_features=lambda m, i: torch.randn(2, 24, 160)),
-    "xcodec2": _with(input_features=lambda m, i: torch.randn(2, 24, 160)),
+    "qwen3_asr": _hundred_frames,
+    "qwen3_asr_encoder": _hundred_frames,
+    "seggpt": lambda m, i: {key: torch.rand(2, 3, 64, 64) for key in ("pixel_values", "prompt_pixel_values", "prompt_masks")},
+    "qwen3_omni_moe_thinker": _hundred_frames,
+    # Its position table takes one film at a time.
+    "tvp": lambda m, i: {key: value[:1] for key, value in i.items()},
+    "neucodec": lambda m, i: {"input_values": i["input_values"], "input_features": torch.randn(2, 24, 160)},
+    "pp_ocrv5_mobile_rec": _line_of_text,
+    "pp_ocrv5_server_rec": _line_of_text,
+    "pp_ocrv6_small_rec": _line_of_text,
+    "pp_ocrv6_tiny_rec": _line_of_text,
+    "xcodec2": lambda m, i: {"input_values": i["input_values"], "input_features": torch.randn(2, 24, 160)},
+    "dots3_note": _without("input_features"),
+    "llama4": _given_image_outputs,
+    "qwen2_audio": _held_sound,
     "csm": _without("input_values", "input_values_cutoffs"),
     "fuyu": _with(pixel_values=lambda m, i: torch.randn(2, 4, m.config.num_channels * m.config.patch_size**2)),
     "gemma3n_audio": lambda m, i: {"audio_mel": torch.randn(2, 64, m.config.input_feat_size), "audio_mel_mask": torch.zeros(2, 64, dtype=torch.bool)},

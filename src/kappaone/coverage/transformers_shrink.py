@@ -138,8 +138,8 @@ def _shrunk(config: Any, tokens: _Tokens, table: dict[str, Any]) -> Any:
     if str(old.get("model_type", getattr(config, "model_type", ""))).startswith("timm_"):
         return _rebuilt(config, table)  # the tower is timm's own architecture
     if _convolutional(old):
-        new = {"image_size": 64} if isinstance(old.get("image_size"), int) and old["image_size"] > 64 else {}
-        return _rebuilt(config, {**new, **table})
+        small = {"image_size": 64} if isinstance(old.get("image_size"), int) and old["image_size"] > 64 else {}
+        return _rebuilt(config, {**small, **table})
     new = _layers(old)
     for key, value in old.items():
         if key in new or key.startswith("_"):
@@ -220,7 +220,7 @@ def _int_value(key: str, value: int, old: dict[str, Any], tokens: _Tokens) -> in
     if key == "num_pos_feats":
         return min(value, WIDTH // 2)  # a sine and a cosine
     if key in ("n_window", "n_window_infer"):
-        return min(value, 16)
+        return min(value, 16 if key == "n_window" else 64)
     if key == "num_queries":
         return min(value, 12)  # a choice among the few tokens of a small picture
     if key == "upsample_groups":
@@ -242,7 +242,7 @@ def _int_value(key: str, value: int, old: dict[str, Any], tokens: _Tokens) -> in
     if _POSITIONS.match(key):
         return min(value, POSITIONS)
     if key == "window_size" and "spatial_merge_size" in old and isinstance(old.get("patch_size"), int):
-        return min(value, 2 * old["spatial_merge_size"] * old["patch_size"])  # in pixels
+        return min(value, 2 * int(old["spatial_merge_size"]) * int(old["patch_size"]))  # in pixels
     if _WINDOWS.match(key):
         return min(value, 8)
     if _FFNS.match(key):

@@ -49,7 +49,8 @@ def on_meta(name: str) -> nn.Module:
     with _quiet():
         config = _default(name)
         with _meta():
-            return _built(name, config).eval().to("meta")  # legacy constructors ignore the device
+            model: nn.Module = _built(name, config)
+            return model.eval().to("meta")  # legacy constructors ignore the device
 
 
 def small(name: str) -> Small | None:
