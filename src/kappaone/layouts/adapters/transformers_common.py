@@ -232,21 +232,18 @@ def of_transformers(site: Site) -> bool:
 def nearest_law(site: Site) -> tuple[Law, ...]:
     """The law by which transformers draws linear maps: N(0, std^2), by the configuration of the model around the site.
 
-    `PreTrainedModel._init_weights` asks the innermost model's configuration for `initializer_range`, `init_std` and
-    `initializer_factor`, in this order, and takes 0.02 where it says nothing (transformers 5.24, modeling_utils.py).
+    `PreTrainedModel._init_weights` asks the innermost model's configuration for `initializer_range` and `init_std`, in
+    this order, and takes 0.02 where it says nothing (transformers 5.24, modeling_utils.py). Models that only have an
+    `initializer_factor` draw by laws of their own.
     """
     for module in ancestors(site):
         config = getattr(module, "config", None)
         if config is None or not hasattr(module, "_init_weights"):
             continue
-        std = next(
-            (
-                getattr(config, name)
-                for name in ("initializer_range", "init_std", "initializer_factor")
-                if hasattr(config, name)
-            ),
-            0.02,
-        )
+        names = [name for name in ("initializer_range", "init_std") if hasattr(config, name)]
+        if not names and hasattr(config, "initializer_factor"):
+            return ()
+        std = getattr(config, names[0]) if names else 0.02
         if std is None or isinstance(std, (int, float)):
             return (Law("normal", float(std or 0.02), "transformers: config.initializer_range"),)
     return ()

@@ -17,6 +17,8 @@ def describe(site: Site) -> Outside | Refusal | None:
         return Outside("deformable attention: its weights come from the query alone, its values from sampled points")
     if {"to_query", "to_key", "final"} <= children and "w_g" in own:
         return Outside("additive attention: one global query for all tokens, without a softmax over keys")
+    if {"tokenLearner", "feat"} <= children:
+        return Outside("tokens are pooled by maps that convolutions make, without queries or keys")
     if children == _BOTH_WAYS:
         return Refusal("one product of two projections is read in both directions, each with values of its own")
     if {"query_key", "value"} == children:

@@ -59,21 +59,30 @@ def describe(site: Site) -> AttentionLayout | Outside | None:
         heads=heads,
         size=size,
         scale=real(site, "scaling", "scale") or float(size**-0.5),
-        facts=_facts(site, own),
+        facts=_facts(site, own, heads * size),
         causal=own_causal(site),
+        zero_bias=site.attribute("hidden_size_output") is None,  # Hiera sets its biases to initializer_range
     )
 
 
-def _facts(site: Site, own: set[str]) -> dict[str, Any]:
+def _facts(site: Site, own: set[str], width: int) -> dict[str, Any]:
     stride = site.attribute("query_stride")
     pooled = stride is not None and stride != 1 and stride != (1, 1)
     return {
         "rotary": is_rotary(site),
-        "qk_norm": bool(site.children() & _NORMS),
+        "qk_norm": _normed(site, width),
         "relative": bool(own & _RELATIVE),
         "pooled": pooled,
         "windows": _windowed(site),
     }
+
+
+def _normed(site: Site, width: int) -> bool | str:
+    """Whether queries and keys are normalized, and whether over all heads at once."""
+    if not site.children() & _NORMS:
+        return False
+    gain = getattr(site.attribute("q_norm"), "weight", None)
+    return "whole" if gain is not None and gain.numel() == width else True
 
 
 def _windowed(site: Site) -> bool:

@@ -9,6 +9,7 @@ XLNet          parameters `q`, `k`, `v`, `o` of shape (width, heads, head_dim)
 
 from __future__ import annotations
 
+from kappaone.laws import Law
 from kappaone.layouts.adapters.shared import fused_rows, with_bias
 from kappaone.layouts.adapters.transformers_common import assemble, from_separate, number, own_causal, real
 from kappaone.layouts.layout import AttentionLayout
@@ -32,6 +33,8 @@ def describe(site: Site) -> AttentionLayout | None:
         heads, size = number(site, "config.n_head"), number(site, "config.d_head")
         if heads is None or size is None:
             return None
+        width = number(site, "config.d_model") or 0
+        std = getattr(site.attribute("config"), "initializer_std", None) or (width + heads * size) ** -0.5
         return from_separate(
             site,
             _SOURCE,
@@ -41,6 +44,7 @@ def describe(site: Site) -> AttentionLayout | None:
             size=size,
             scale=real(site, "scale"),
             facts={"relative": True},
+            laws=(Law("normal", float(std), "transformers: Funnel, config.initializer_std or 1/sqrt(fans)"),),
         )
     if own == set(_XLNET) and children == {"layer_norm"}:
         return _xlnet(site)
@@ -110,7 +114,8 @@ def _conformer(site: Site, children: set[str], own: set[str]) -> AttentionLayout
     heads, size = number(site, "num_heads"), number(site, "head_size", "head_dim")
     if heads is None or size is None:
         return None
-    kind = site.attribute("position_embeddings_type")
+    kind, width = site.attribute("position_embeddings_type"), number(site, "hidden_size")
+    drawn = width is not None and number(site, "dim_key") is not None
     return from_separate(
         site,
         _SOURCE,
@@ -121,6 +126,9 @@ def _conformer(site: Site, children: set[str], own: set[str]) -> AttentionLayout
         scale=real(site, "scaling") or float(size**-0.5),
         facts={"relative": bool(rest), "rotary": kind == "rotary"},
         causal=own_causal(site),
+        laws=(Law("normal", float(width**-0.5), "transformers: FastSpeech2, 1/sqrt(width)"),)
+        if drawn and width
+        else None,
     )
 
 
