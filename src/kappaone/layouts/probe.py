@@ -220,7 +220,12 @@ class Trial:
             if told is not None and told.heads is not None and operands.heads_hidden(bench):
                 return told.role, told.heads
             if told is not None and told.role != "?":  # logits of a band tell nothing: their columns are no keys
-                return self._with_heads(told.role, told.change) if told.role != "dead" else ("dead", ())
+                if told.role == "dead":
+                    return "dead", ()
+                # An activation behind the attention may silence columns for one token, not for all of them.
+                seen_by_all = self.layout.facts.get("activated")
+                change = bench.respond(role, row, 8 * anywhere(reads, self.random)) if seen_by_all else told.change
+                return self._with_heads(told.role, change)
         seen = self._respond(role, row, orthogonal_to(reads, bench.tested(role), self.random))
         if seen is None and bench.single(role):
             # Nothing moves unless the only token that asks sees the change: then it is a query row, if not a dead one.
@@ -235,9 +240,26 @@ class Trial:
             return _LINEAR[seen.kind], moved
         if self.layout.facts.get("channel_attention"):
             return ("q" if bench.moved_columns(seen.change) == 1 else "k"), moved
-        still = float(bench.at_tested(role, seen.change)[: covered(reads)].abs().max())
-        found = "q" if still < 1e-6 * seen.size + NOISE * bench.size else "k"
-        return self._with_heads(found, seen.change)
+        change = seen.change if not self._still(role, seen) else self._moved_elsewhere(role, row)
+        return self._with_heads("k", change) if change is not None else self._with_heads("q", seen.change)
+
+    def _still(self, role: Role, seen: Response) -> bool:
+        """Whether the token that does not see the change puts out what it did."""
+        at_token = self.bench.at_tested(role, seen.change)[: covered(self.bench.reads(role))]
+        return float(at_token.abs().max()) < 1e-6 * seen.size + NOISE * self.bench.size
+
+    def _moved_elsewhere(self, role: Role, row: int) -> Tensor | None:
+        """The response if another token moves though it does not see the change, so that this is a key row.
+
+        A token whose softmax is saturated reads one key only, whatever the others do: it stays still for key rows too.
+        """
+        for turn in (1, 2):
+            with self.bench.asking(turn):
+                direction = orthogonal_to(self.bench.reads(role), self.bench.tested(role), self.random)
+                seen = self._respond(role, row, direction)
+                if seen is not None and seen.kind == "curved" and not self._still(role, seen):
+                    return seen.change
+        return None
 
     def _with_heads(self, found: str, change: Tensor) -> tuple[str, tuple[int, ...]]:
         """The role that was found with the heads that moved, unless only a part of a head did."""

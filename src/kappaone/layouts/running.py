@@ -17,9 +17,16 @@ from kappaone.layouts.blocks import named_modules
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients and without torch's fused encoder path; every flag is put back as it was.
 
-    The fused path of nn.TransformerEncoder runs attention without calling its module, so it is switched off.
+    The fused path of nn.TransformerEncoder runs attention without calling its module, so it is switched off. What
+    modules remember in evaluation mode (LeViT's table of position biases) is forgotten again: it would be stale.
     """
     flags = [(module, module.training) for module in model.modules()]
+    memories = [
+        (held, dict(held))
+        for module, _ in flags
+        for name, held in vars(module).items()
+        if type(held) is dict and not name.startswith("_")
+    ]
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
         for module, _ in flags:
@@ -31,6 +38,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
         for module, training in flags:
             module.training = training
+        for held, before in memories:
+            held.clear()
+            held.update(before)
 
 
 @contextmanager
