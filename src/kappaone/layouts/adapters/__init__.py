@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from kappaone.layouts.adapters import (
     diffusers_attention,
+    litgpt_attention,
     open_clip_attention,
+    reference_code,
     timm_block,
     timm_conv,
     timm_outside,
@@ -83,6 +85,8 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter("x_transformers.attention", "x_transformers", x_transformers_attention.describe),
     Adapter("vit_pytorch.attention", "torch", vit_pytorch_attention.describe),
     Adapter("diffusers.attention", "diffusers", diffusers_attention.describe),
+    Adapter("reference.code", "torch", reference_code.describe),
+    Adapter("litgpt.attention", "litgpt", litgpt_attention.describe),
 )
 
 
