@@ -134,10 +134,16 @@ def compare(name: str, scheme: str, wrap, dtype=torch.float32, **options) -> dic
     }
 
 
+# Drawn entry by entry: two ranks show all that there is to see.
+SIMPLE = ("fan_in", "xavier_per_role", "xavier_fused", "conditioned(value=per_head)", "default(scale=conditioned)")
+
+
 # Every scheme on one model of each kind; which one goes round, so that all meet within a few worlds.
 def every_scheme() -> dict:
     out = {}
     for i, scheme in enumerate(SCHEMES):
+        if dist.get_world_size() > 2 and scheme in SIMPLE:
+            continue
         name = ("vit", "gpt2", "llama")[(i + dist.get_world_size() // 2) % 3]
         out[f"{name} {scheme}"] = compare(name, scheme, shard)
     for scheme in ("conditioned", "mimetic", "conditioned(scale=matched)"):
@@ -243,7 +249,7 @@ def grids() -> dict:
         out[f"hsdp vit {scheme}"] = compare("vit", scheme, lambda model: shard(model, mesh=hsdp))
     for scheme in ("conditioned", "mimetic", "default(std=faithful)"):
         out[f"fsdp over tp llama {scheme}"] = compare("llama", scheme, lambda model: fsdp_over_tp(model, both))
-    for place in ([Shard(0), Shard(0)], [Shard(1), Shard(0)], [Replicate(), Shard(1)], [Shard(1), Shard(1)]):
+    for place in ([Shard(0), Shard(0)], [Shard(1), Shard(0)], [Replicate(), Shard(1)]):
         wrap = lambda m, place=place: placed(m, lambda _: (both, place))  # noqa: E731
         out[f"placed {place}"] = compare("gpt2", "mimetic", wrap)
     return out

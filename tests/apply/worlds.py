@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 CASES = "tests.apply.sharded_cases"
-SECONDS = 240
+SECONDS = 400
 
 
 def run_world(world: int, names: list[str], folder: Path, seconds: float = SECONDS) -> dict[str, list[dict]]:

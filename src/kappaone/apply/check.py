@@ -90,11 +90,11 @@ class CheckResult:
 def check(model: nn.Module, report: InitReport | None = None) -> CheckResult:
     """Compare a model with the report of its initialization, bit for bit.
 
+    On a sharded model every rank must call this: weights are gathered, one at a time.
+
     Args:
         model: the model, wrapped or not.
         report: what `init_` returned; the last one of this model if None.
-
-    On a sharded model every rank must call this: weights are gathered, one at a time.
 
     Raises:
         LayoutError: if the model was never initialised and no report is given.

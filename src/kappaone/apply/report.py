@@ -139,10 +139,10 @@ class InitReport:
     def measure(self, *, stacked: bool = True) -> InitReport:
         """Fill in condition numbers and expected logits, from the weights as they were set.
 
+        On a sharded model every rank must call this: weights are gathered, one at a time.
+
         Args:
             stacked: also per role and fused, which takes a singular value decomposition of each stacked matrix.
-
-        On a sharded model every rank must call this: weights are gathered, one at a time.
 
         Returns:
             The report itself.
