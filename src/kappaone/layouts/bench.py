@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -67,7 +67,8 @@ class Bench:
                 f"layer {layout.name!r} gives two outputs for the same inputs (it keeps a state, or draws numbers)",
                 "verify it with its cache and its randomness off",
             )
-        self._asking = _largest_late(self.reads("q"))
+        self._askers = _largest_late(self.reads("q"))
+        self._asking = self._askers[:, 0]
 
     def reads(self, role: Role) -> Tensor:
         """(batch, tokens, width): what the projection of a role reads.
@@ -101,6 +102,15 @@ class Bench:
         if len(self._asking) == len(reads):
             return self._asking.clamp(max=reads.shape[1] - 1)
         return torch.full((len(reads),), reads.shape[1] - 1, device=reads.device)
+
+    @contextmanager
+    def asking(self, turn: int) -> Iterator[None]:
+        """Meanwhile another token of each example is the tested one: the next largest ones, by their place."""
+        self._asking = self._askers[:, min(turn, self._askers.shape[1] - 1)]
+        try:
+            yield
+        finally:
+            self._asking = self._askers[:, 0]
 
     def single(self, role: Role) -> bool:
         """Whether only one token asks, or the role reads one token only."""
@@ -213,6 +223,8 @@ class Bench:
         result = result.detach().double()
         if self._channels_first(result, rows, width):
             result = result.movedim(1, -1)
+        elif result.ndim == 4 and result.shape[-2:] == (self.layout.output_heads, self.layout.v.size):
+            result = result.flatten(-2)  # heads not joined yet
         if result.ndim == 2:
             result = result[None]
         if not self.batch_first:
@@ -271,6 +283,11 @@ class Bench:
             value = value[:, None]  # one token of each example
         tokens = value.reshape(value.shape[0] if value.ndim > 2 else 1, -1, value.shape[-1])
         spread = float((tokens - tokens.reshape(-1, tokens.shape[-1])[0]).abs().max())
+        if tokens.numel() and not bool(tokens.any()):
+            raise MeasureError(
+                f"layer {self.layout.name!r}: what its {role} reads is all zeros, so that its weight plays no role yet",
+                "verify another layer (learned queries often start at zero)",
+            )
         # Queries may well be one learned token for each of several items.
         if spread == 0 and tokens.shape[1] > 1 and role != "q":
             raise MeasureError(
@@ -355,17 +372,18 @@ def _passed_through(_module: nn.Module, args: tuple[Any, ...], out: Any) -> Any:
 
 
 def _largest_late(tokens: Tensor) -> Tensor:
-    """(batch,) the token of each example that tells query rows from key rows.
+    """(batch, some) the tokens of each example that tell query rows from key rows, from the best one on.
 
-    It lies in the second half, since under a causal mask it must see others, and is the largest there: a token of
-    zeros (a detection token before its first update) asks for nothing, so that no key row could change its output.
+    They lie in the second half, since under a causal mask they must see others, and are the largest there: a token of
+    zeros (a detection token before its first update, padding) asks for nothing, so that no key row could change its
+    output. Where that half is all zeros, the whole serves.
     """
     sizes = tokens.norm(dim=-1)
     half = sizes.shape[1] // 2
-    # The last of equal ones: flipped, since argmax takes the first.
-    back: Tensor = sizes[:, half:].flip(1).argmax(1)
-    at: Tensor = sizes.shape[1] - 1 - back
-    return at
+    late = sizes[:, half:] if bool((sizes[:, half:].amax(1) > 0).all()) else sizes
+    # The last of equal ones: flipped, since a stable order keeps the first in front.
+    order: Tensor = late.flip(1).argsort(dim=1, descending=True, stable=True)
+    return sizes.shape[1] - 1 - order
 
 
 def _floating(values: tuple[Any, ...]) -> list[Tensor]:
