@@ -57,7 +57,7 @@ def mentions(site: Site) -> Mentions | None:
             if name == "forward":
                 return None
             continue
-        said = _names(function.__code__)
+        said = words_in(function.__code__)
         around = said & set(function.__globals__)
         functions |= {word for word in around if word not in held}
         own |= said & held
@@ -91,7 +91,7 @@ def _is_method(module: nn.Module, name: str) -> bool:
     return isinstance(value, (FunctionType, staticmethod))
 
 
-def _names(code: CodeType) -> set[str]:
+def words_in(code: CodeType) -> set[str]:
     """Names (global ones, attributes, arguments, variables) and constant words in compiled code, inner functions included."""
     return set(_walk(code))
 

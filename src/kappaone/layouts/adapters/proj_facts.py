@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from kappaone.layouts.adapters.mentions import Mentions
-from kappaone.layouts.adapters.transformers_common import held_as, inputs_of, is_cross, real
+from kappaone.laws import Law
+from kappaone.layouts.adapters.mentions import Mentions, words_in
+from kappaone.layouts.adapters.transformers_common import ancestors, inputs_of, is_cross, nearest_law, real
 from kappaone.layouts.site import Projection, Site
 
 QK_NORMS = ("q_norm", "q_layernorm", "query_layernorm", "q_layer_norm", "qk_norm")
@@ -35,7 +36,17 @@ _RELATIVE = {
     "rel_logits_proj",
 }
 # Models whose layers turn q and k in their windows only, though nothing but the code says so.
-_ROTARY_IN_WINDOWS = {"cohere2", "cohere2_moe", "exaone4", "exaone4_5_text", "exaone_moe", "kolibri1", "flint"}
+_ROTARY_IN_WINDOWS = {
+    "beam",
+    "cohere2",
+    "cohere2_moe",
+    "exaone4",
+    "exaone4_5_text",
+    "exaone_moe",
+    "flint",
+    "kolibri1",
+    "lara_mini",
+}
 
 
 def proj_facts(site: Site, said: Mentions, q: Projection, heads: int) -> dict[str, Any]:
@@ -45,6 +56,8 @@ def proj_facts(site: Site, said: Mentions, q: Projection, heads: int) -> dict[st
     blocked = _blocked(site, said)
     relative = bool(said.own & _RELATIVE) or _adds_relative(site, said)
     return {
+        # Only fairseq's translation models have tokens first, and say which of their attentions is cross attention.
+        "batch_first": False if "encoder_decoder_attention" in vars(site.module) else None,
         "cross": crosses(site) or None,
         "rotary": is_turned(site, said),
         "qk_norm": None if norm is None or _before(site, norm) else _norm(site, norm, q, heads),
@@ -60,6 +73,7 @@ def proj_facts(site: Site, said: Mentions, q: Projection, heads: int) -> dict[st
         "relative": relative,
         "reduced_keys": (real(site, "sequence_reduction_ratio") or 1) > 1,
         "windows": blocked,
+        "pooled": "k_sconv" in said.own,
         "one_query": "pooling_attention_query" in said.own,
         "extra": extra,
     }
@@ -69,9 +83,14 @@ def crosses(site: Site) -> bool:
     """Whether keys and values are read from other tokens than queries."""
     if is_cross(site) or site.attribute("encoder_decoder_attention") is True:
         return True
-    if any(part in held_as(site) for part in _CROSS):
+    if any(part in _held_as(site) for part in _CROSS):
         return True
     return {"latents", "context"} <= inputs_of(site)
+
+
+def _held_as(site: Site) -> str:
+    """The attribute under which the parent holds the module, or the list that it is in."""
+    return next((part for part in reversed(site.name.split(".")) if not part.isdigit()), "")
 
 
 def is_turned(site: Site, said: Mentions) -> bool:
@@ -84,6 +103,8 @@ def is_turned(site: Site, said: Mentions) -> bool:
         if sliding is not None:
             return window is None or bool(sliding)
         return window is not None or site.attribute("force_rope") is True
+    if "rotary_pos_emb" in inputs_of(site):
+        return _configured(site, "use_rotary_embedding") is True
     if "use_rope" in said.own:
         return bool(site.attribute("use_rope"))
     if "is_local_attention" in said.own:
@@ -99,6 +120,39 @@ def is_turned(site: Site, said: Mentions) -> bool:
     return not ("rotary_emb" in said.own and crosses(site)) and not (
         crosses(site) and "position_embeddings" not in _required(site)
     )
+
+
+# Words of an `_init_weights` that draws projections in a way of its own.
+_OWN_LAW = {
+    "Linear",
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "lecun_normal_",
+    "q_proj",
+    "trunc_normal_",
+    "xavier_normal_",
+    "xavier_uniform_",
+}
+
+
+def drawn_by(site: Site) -> tuple[Law, ...]:
+    """The law by which the library draws the projections, where the model leaves them to the library's common rule.
+
+    Models with an `_init_weights` of their own that draws linear maps (CLIP by depth, Wav2Vec 2 by Kaiming's rule) have
+    none here: no law is better than a wrong one.
+    """
+    model = next((module for module in ancestors(site) if hasattr(module, "_init_weights")), None)
+    for kind in () if model is None else type(model).__mro__:
+        rule = vars(kind).get("_init_weights")
+        code = getattr(rule, "__code__", None)
+        if rule is None or code is None:
+            continue
+        words = words_in(code)
+        if {"get_text_config", "LSTM"} <= words:  # the common rule
+            return nearest_law(site)
+        if "super" not in words or words & _OWN_LAW:
+            return ()
+    return ()
 
 
 def layer_kind(site: Site) -> str | None:
@@ -177,6 +231,8 @@ def _extra(site: Site, said: Mentions) -> str | None:
         words.append("positions are added to the tokens that q and k read, not to those of v")
     if "positional_encoding" in arguments:
         words.append("positions are added to keys and values after their projection")
+    if {"query", "key", "value"} <= arguments:
+        words.append("queries, keys and values are given one by one and may be of different tokens")
     if "get_llama_4_attn_scale" in said.functions or "attention_scaling" in arguments:
         words.append("queries are scaled by their position")
     if (
@@ -193,7 +249,7 @@ def _extra(site: Site, said: Mentions) -> str | None:
         words.append("queries are scaled by a learned factor for each dimension")
     if "v_scale" in said.own and real(site, "v_scale") not in (None, 1.0):
         words.append(f"values are multiplied by {real(site, 'v_scale'):g}")
-    if "rotary_pos_emb" in arguments and "value_rot" in said.words:
+    if "value_rot" in said.words and is_turned(site, said):
         words.append("values are turned too")
     if "indexer" in said.own and isinstance(site.attribute("indexer"), nn.Module):
         words.append("an indexer chooses which tokens are attended to")

@@ -14,7 +14,8 @@ from typing import Any
 from torch import nn
 
 from kappaone.layouts.adapters.mentions import Mentions, mentions
-from kappaone.layouts.adapters.transformers_common import assemble, nearest_law, number, own_causal, real
+from kappaone.layouts.adapters.proj_facts import drawn_by
+from kappaone.layouts.adapters.transformers_common import assemble, number, own_causal, real
 from kappaone.layouts.layout import AttentionLayout, Inner
 from kappaone.layouts.site import Projection, Refusal, Site
 
@@ -94,7 +95,7 @@ def _layout(site: Site, said: Mentions) -> AttentionLayout | None:
         scale=real(site, "scaling"),
         facts=_facts(site, said, turned),
         causal=own_causal(site),
-        laws=nearest_law(site),
+        laws=drawn_by(site),
     )
 
 

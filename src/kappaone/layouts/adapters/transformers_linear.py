@@ -24,6 +24,11 @@ def describe(site: Site) -> Outside | Refusal | None:
         return Outside("an mLSTM: a matrix memory with gates, without a softmax")
     if {"key", "receptance", "value", "output"} <= children and "time_decay" in own:
         return Outside("an RWKV recurrence: weights by decay and key alone")
+    if (
+        any(name.endswith("query_content_proj") for name in children)
+        or {"q_content_proj", "k_content_proj"} <= children
+    ):
+        return Refusal("queries and keys are sums, or pairs, of projections of contents and of positions")
     if {"experts", "kv_proj"} <= children and hasattr(site.module, "top_k"):
         return Refusal("queries are a mixture of experts: each token has a projection of its own")
     if {"q_a_proj", "q_b_proj", "kv_proj", "o_a_proj"} <= children:

@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 
 from kappaone.layouts.adapters.mentions import Mentions, mentions
-from kappaone.layouts.adapters.proj_facts import GATES, OUTPUT_NORMS, QK_NORMS, clamps, proj_facts
-from kappaone.layouts.adapters.transformers_common import assemble, nearest_law, number, own_causal, real
+from kappaone.layouts.adapters.proj_facts import GATES, OUTPUT_NORMS, QK_NORMS, clamps, drawn_by, proj_facts
+from kappaone.layouts.adapters.transformers_common import assemble, number, own_causal, real
 from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.site import Outside, Projection, Refusal, Site
 
@@ -38,6 +38,10 @@ _CHILDREN = {
     "rel_attn_embed",
     "sequence_reduction",
     "sink_proj",
+    "k_sconv",
+    "v_sconv",
+    "r_proj",
+    "rel_logits_proj",
     "indexer",
     "fsmn",
     "dropout",
@@ -65,7 +69,7 @@ _ATTRIBUTES = {
     "max_distance max_future_horizon max_past_horizon num_attention_heads num_buckets num_heads num_key_value_groups",
     "num_key_value_heads out_drop proj_drop projection_dropout q_scale qk_layer_norms qk_layernorm qk_norm_type",
     "qk_scale_factor residual_dropout resid_dropout rope_k_repeat rotary_dim rotary_ndims s_gate_scale scale scaling",
-    "sequence_reduction_ratio sliding_window softcap sqk_scale store_full_length_kv use_qk_norm use_rope v_head_dim",
+    "sequence_reduction_ratio sliding_window softcap sqk_scale store_full_length_kv rel_extent use_qk_norm use_rope v_head_dim",
     "v_scale window_size local_causal_valid_mask attention_logits_soft_cap attention_invalid_logits_value layer_dic",
     "use_alternative_attention q_size kv_size rope_parameters",
 }
@@ -138,7 +142,7 @@ def _layout(site: Site, said: Mentions) -> AttentionLayout | None:
         facts=facts,
         output="projected" if out is not None else "heads",
         causal=own_causal(site),
-        laws=nearest_law(site),
+        laws=drawn_by(site),
     )
 
 
