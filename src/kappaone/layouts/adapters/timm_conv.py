@@ -64,7 +64,7 @@ def _switched(site: Site) -> AttentionLayout | None:
         proj.columns(heads),
         facts,
         factor=scale(site) or size**-0.5,
-        laws=_laws(qkv),
+        laws=linear_laws(qkv),
         zero_bias=True,
     )
 
@@ -79,7 +79,9 @@ def _visformer(site: Site) -> AttentionLayout | None:
     if not isinstance(site.attribute("qkv"), nn.Conv2d):
         return None
     rows = fused_rows(qkv, "q k v", heads=heads, size=size)
-    return layout(site, SOURCE, rows, proj.columns(heads), {}, factor=scale(site), laws=_laws(qkv))
+    kaiming = Law("normal", (2 / qkv.outputs) ** 0.5, "timm: kaiming_normal_(mode='fan_out')")
+    laws = (*linear_laws(qkv), kaiming)
+    return layout(site, SOURCE, rows, proj.columns(heads), {}, factor=scale(site), laws=laws)
 
 
 def _levit(site: Site) -> AttentionLayout | None:
@@ -129,7 +131,7 @@ def _efficientformer(site: Site) -> AttentionLayout | None:
     facts = truthy(
         windows=windowed, extra="norm" in site.children() and "a layer norm stands in front of the projections"
     )
-    return _with_values(site, rows, proj, heads, values, facts, qkv, drawn=True)
+    return _with_values(site, rows, proj, heads, values, facts, qkv, zeroed=True)
 
 
 def _efficientformer_v2(site: Site) -> AttentionLayout | None:
@@ -212,7 +214,7 @@ def _multi_query(site: Site) -> AttentionLayout | None:
         reduced_keys=(number(site, "kv_stride") or 1) > 1,
         extra=bool(site.attribute("has_query_strides")) and "queries read pooled tokens, the output is upsampled",
     )
-    return _with_values(site, rows, out, heads, values, facts)
+    return _with_values(site, rows, out, heads, values, facts, q, k, v)
 
 
 def _iformer(site: Site) -> AttentionLayout | None:
@@ -234,7 +236,7 @@ def _iformer(site: Site) -> AttentionLayout | None:
         partial="the second half of v_gate is a gate",
         windows=bool(site.attribute("window_size")),
     )
-    return layout(site, SOURCE, rows, proj.columns(1), facts, factor=scale(site))
+    return layout(site, SOURCE, rows, proj.columns(1), facts, factor=scale(site), laws=linear_laws(q, k, v))
 
 
 def _shvit(site: Site) -> AttentionLayout | None:
@@ -251,7 +253,7 @@ def _shvit(site: Site) -> AttentionLayout | None:
     facts = truthy(
         **_normed(site, "qkv"), activated=True, extra=f"only the first {values} channels attend, behind a norm"
     )
-    return layout(site, SOURCE, rows, proj.columns(1, size=values), facts, factor=scale(site))
+    return layout(site, SOURCE, rows, proj.columns(1, size=values), facts, factor=scale(site), laws=linear_laws(qkv))
 
 
 def _lowformer(site: Site) -> AttentionLayout | None:
@@ -270,7 +272,7 @@ def _lowformer(site: Site) -> AttentionLayout | None:
         + ("" if out is not None else " by the convolution that is also the output projection")
     }
     columns = out.columns(heads) if out is not None and out.inputs == heads * size else None
-    return layout(site, SOURCE, rows, columns, facts, factor=scale(site))
+    return layout(site, SOURCE, rows, columns, facts, factor=scale(site), laws=linear_laws(qkv))
 
 
 def _non_local(site: Site) -> AttentionLayout | None:
@@ -292,16 +294,14 @@ def _with_values(
     values: int,
     facts: dict[str, Any],
     *stored: Projection,
-    drawn: bool = False,
+    zeroed: bool = False,
 ) -> AttentionLayout | None:
     """The layout of attention whose values have their own size, with the table of position biases it holds."""
     if proj.inputs != heads * values:
         return None
     facts = {**facts, **truthy(position_bias=_TABLE in site.own_parameters())}
-    laws = linear_laws(*stored) if stored else ()
-    return layout(
-        site, SOURCE, rows, proj.columns(heads), facts, factor=scale(site), laws=laws if drawn else (), zero_bias=drawn
-    )
+    laws = linear_laws(*stored)
+    return layout(site, SOURCE, rows, proj.columns(heads), facts, factor=scale(site), laws=laws, zero_bias=zeroed)
 
 
 def _normed(site: Site, child: str) -> dict[str, bool]:
@@ -314,7 +314,3 @@ def _normed(site: Site, child: str) -> dict[str, bool]:
 def _bent_output(site: Site) -> dict[str, Any]:
     act = getattr(site.attribute("proj"), "act", None)
     return truthy(activated=act is not None and not isinstance(act, nn.Identity))
-
-
-def _laws(qkv: Projection) -> tuple[Law, ...]:
-    return linear_laws(qkv)

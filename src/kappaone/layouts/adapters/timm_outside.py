@@ -24,6 +24,8 @@ _OUTSIDE: Mapping[tuple[str, ...], str] = {
         "num_heads",
     ): "outlook attention: its weights are read off one token",
     ("group_conv3x3", "norm", "act", "projection"): "a grouped convolution",
+    ("conv", "fc1", "fc2", "rsoftmax", "radix"): "a gate on channels (split attention)",
+    ("fc_reduce", "fc_select", "num_paths"): "a gate on channels (selective kernels)",
     ("BCdt_proj", "dw", "hz_proj", "out_proj", "state_dim"): "a state space",
 }
 

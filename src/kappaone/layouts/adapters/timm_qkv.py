@@ -108,7 +108,8 @@ class _Family:
         factor: the factor on q.k: "attribute", "head_dim" (1/sqrt of it), or None where it is learned or depends on the
             input.
         around: attributes of a module around, where the module itself has too few to be known by.
-        drawn: the model draws its linear maps by one of `linear_laws` and zeroes their biases.
+        drawn: the model draws these weights by one of `linear_laws` (checked on fresh models of timm 1.0.31).
+        zeroed: the model zeroes the biases of q, k and v.
     """
 
     needs: tuple[str, ...]
@@ -123,6 +124,7 @@ class _Family:
     factor: str | None = "attribute"
     around: tuple[str, ...] = ()
     drawn: bool = True
+    zeroed: bool = True
 
 
 _BIASES = frozenset({"q_bias", "v_bias"})
@@ -147,13 +149,22 @@ FAMILIES: Mapping[str, _Family] = {
         parameters=frozenset({"logit_scale"}),
         facts=_always(cosine=True, position_bias=True, windows=True),
         factor=None,
+        zeroed=False,
     ),
-    "XCiT, EdgeNeXt": _Family(
-        ("num_heads", "temperature"),
+    "XCiT": _Family(
+        ("num_heads", "temperature", "fused_attn"),
         lacks=("project_out", "qkv_dwconv"),
         parameters=frozenset({"temperature"}),
         facts=_always(channel_attention=True, cosine=True),
         factor=None,
+    ),
+    "EdgeNeXt": _Family(
+        ("num_heads", "temperature", "attn_drop"),
+        lacks=("project_out", "qkv_dwconv", "fused_attn"),
+        parameters=frozenset({"temperature"}),
+        facts=_always(channel_attention=True, cosine=True),
+        factor=None,
+        drawn=False,  # truncated at two standard deviations: neither normal nor uniform
     ),
     "DaViT windows": _Family(
         ("num_heads", "scale", "window_size", "softmax", "dim"),
@@ -200,12 +211,14 @@ FAMILIES: Mapping[str, _Family] = {
         ("num_heads", "head_dim", "scale", "rel_pos", *_QK_NORM),
         children=frozenset({"rel_pos", *_QK_NORM}),
         facts=_relative_bias,
+        zeroed=False,
     ),
     "SAM": _Family(
         ("num_heads", "head_dim", "scale", "use_rel_pos", "rope", *_QK_NORM),
         children=frozenset({"rope", *_QK_NORM}),
         parameters=frozenset({"rel_pos_h", "rel_pos_w"}),
         facts=_relative_sam,
+        zeroed=False,
     ),
     "differential": _Family(
         ("num_heads", "head_dim", "scale", "sub_norm", "lambda_init", "dual_lambda"),
@@ -215,10 +228,16 @@ FAMILIES: Mapping[str, _Family] = {
         split=2,
     ),
     "Hiera": _Family(
-        ("heads", "head_dim", "scale", "q_stride", "use_mask_unit_attn", "dim_out"), facts=_hiera, heads="heads"
+        ("heads", "head_dim", "scale", "q_stride", "use_mask_unit_attn", "dim_out"),
+        facts=_hiera,
+        heads="heads",
+        zeroed=False,
     ),
     "Hiera of SAM 2": _Family(
-        ("num_heads", "scale", "q_pool", "dim", "dim_out"), children=frozenset({"q_pool"}), facts=_hieradet, drawn=False
+        ("num_heads", "scale", "q_pool", "dim", "dim_out"),
+        children=frozenset({"q_pool"}),
+        facts=_hieradet,
+        zeroed=False,
     ),
     "MViT v2": _Family(
         ("num_heads", "head_dim", "scale", "mode", "unshared", "rel_pos_type", "residual_pooling", "pool_q", "norm_k"),
@@ -232,6 +251,7 @@ FAMILIES: Mapping[str, _Family] = {
         ("num_heads", "head_dim", "scale", "use_global", "rel_pos", "window_size"),
         children=frozenset({"rel_pos"}),
         facts=_always(position_bias=True, windows=True),
+        zeroed=False,
     ),
     "MetaFormer": _Family(
         ("num_heads", "head_dim", "scale", "attention_dim", "attn_drop"), lacks=("q_norm", "num_prefix_tokens")
@@ -306,5 +326,5 @@ def _described(site: Site, family: _Family) -> AttentionLayout | None:
         facts,
         factor=factor,
         laws=linear_laws(qkv) if family.drawn else (),
-        zero_bias=family.drawn,
+        zero_bias=family.zeroed,
     )
