@@ -70,7 +70,8 @@ def describe(site: Site) -> AttentionLayout | None:
             for role in "qkv"
         }
     )
-    if fused:
+    if fused and above is not None and hasattr(above[1], "ln_1") and hasattr(getattr(above[1], "mlp", None), "c_fc"):
+        # CLIP's blocks only: semi-orthogonal weights have this spread too, and are nobody's fresh draw elsewhere.
         laws += (Law("normal", width**-0.5, "CLIP, open_clip: init_parameters of the text tower, std width ** -0.5"),)
     return AttentionLayout(
         name=site.name,
