@@ -26,7 +26,7 @@ _ADDED = {
     "spatial_position_embeddings",
 }
 # Names under which layers hold attention over other tokens than their own.
-_CROSS = ("cross", "encoder_attn", "encoder_attention", "token_to_image", "image_to_token")
+_CROSS = ("cross", "x_attn", "pre_assign_attn", "encoder_attn", "encoder_attention", "token_to_image", "image_to_token")
 _RELATIVE = {
     "relative_k_proj",
     "relative_position_embedding",
@@ -90,7 +90,9 @@ def crosses(site: Site) -> bool:
 
 def _held_as(site: Site) -> str:
     """The attribute under which the parent holds the module, or the list that it is in."""
-    return next((part for part in reversed(site.name.split(".")) if not part.isdigit()), "")
+    parts = [part for part in site.name.split(".") if not part.isdigit()]
+    # GroupViT holds it in a layer of its own, as "pre_assign_attn.attn".
+    return ".".join(parts[-2:] if parts[-1:] == ["attn"] else parts[-1:])
 
 
 def is_turned(site: Site, said: Mentions) -> bool:

@@ -29,7 +29,7 @@ _ATTRIBUTES = {
     "attention_dropout config head_dim hidden_size indexer is_causal is_kv_shared_layer kv_lora_rank kv_lora_scale",
     "layer_idx mla_scale_kv_lora mla_scale_q_lora num_heads num_key_value_groups q_lora_rank q_lora_scale qk_head_dim",
     "qk_nope_head_dim qk_rope_head_dim scaling sinks skip_topk sliding_window store_full_length_kv use_rope v_head_dim",
-    "gate_projection_size layer_type rotary_fn",
+    "gate_projection_size layer_type next_skip_topk",
 }
 _KNOWN = {word for line in _ATTRIBUTES for word in line.split()}
 _FUNCTIONS = {

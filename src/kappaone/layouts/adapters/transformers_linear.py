@@ -29,8 +29,6 @@ def describe(site: Site) -> Outside | Refusal | None:
         or {"q_content_proj", "k_content_proj"} <= children
     ):
         return Refusal("queries and keys are sums, or pairs, of projections of contents and of positions")
-    if {"experts", "kv_proj"} <= children and hasattr(site.module, "top_k"):
-        return Refusal("queries are a mixture of experts: each token has a projection of its own")
     if {"q_a_proj", "q_b_proj", "kv_proj", "o_a_proj"} <= children:
         return Refusal("keys and values are one projection that all heads share")
     if {"qkv_proj", "o_proj", "qk_norm"} <= children and _convolves(site):

@@ -13,7 +13,7 @@ from torch import nn
 
 from kappaone.layouts.adapters.mentions import Mentions, mentions
 from kappaone.layouts.adapters.proj_facts import GATES, OUTPUT_NORMS, QK_NORMS, clamps, drawn_by, proj_facts
-from kappaone.layouts.adapters.transformers_common import assemble, number, own_causal, real
+from kappaone.layouts.adapters.transformers_common import assemble, inputs_of, number, own_causal, real
 from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.site import Outside, Projection, Refusal, Site
 
@@ -252,6 +252,8 @@ def _elsewhere(site: Site, said: Mentions) -> Outside | Refusal | None:
         if "v_proj" in said.own:
             return Refusal("keys and values are one projection")
         return None if "indexer" in site.name else Outside("scores of pairs of tokens, without values")
+    if {"token_hidden_states", "global_hidden_states"} <= inputs_of(site):
+        return Refusal("local and global tokens are projected one after the other and attend to each other in blocks")
     if "dt_proj" in children:
         return Refusal("the mask is computed from the values, so that values are no linear map of tokens")
     if "lambda_q1" in own:
