@@ -383,7 +383,9 @@ def _largest_late(tokens: Tensor) -> Tensor:
     late = sizes[:, half:] if bool((sizes[:, half:].amax(1) > 0).all()) else sizes
     # The last of equal ones: flipped, since a stable order keeps the first in front.
     order: Tensor = late.flip(1).argsort(dim=1, descending=True, stable=True)
-    return sizes.shape[1] - 1 - order
+    last: int = sizes.shape[1] - 1
+    tokens_by_size: Tensor = last - order
+    return tokens_by_size
 
 
 def _floating(values: tuple[Any, ...]) -> list[Tensor]:

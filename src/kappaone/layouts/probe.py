@@ -240,8 +240,8 @@ class Trial:
             return _LINEAR[seen.kind], moved
         if self.layout.facts.get("channel_attention"):
             return ("q" if bench.moved_columns(seen.change) == 1 else "k"), moved
-        change = seen.change if not self._still(role, seen) else self._moved_elsewhere(role, row)
-        return self._with_heads("k", change) if change is not None else self._with_heads("q", seen.change)
+        moves = self._moved_elsewhere(role, row) if self._still(role, seen) else seen.change
+        return self._with_heads("q", seen.change) if moves is None else self._with_heads("k", moves)
 
     def _still(self, role: Role, seen: Response) -> bool:
         """Whether the token that does not see the change puts out what it did."""
