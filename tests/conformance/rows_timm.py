@@ -1,4 +1,4 @@
-"""Rows of timm: two families that every scheme runs on, and one of each other storage for its layout."""
+"""Rows of timm: one that every scheme runs on, and others of each storage for their layouts."""
 
 from __future__ import annotations
 
@@ -44,6 +44,9 @@ MODELS = [
         source="timm.qkv",
         facts={"position_bias": True, "windows": True},
     ),
+]
+
+LAYOUTS = [
     ModelCase(
         "timm CaiT",
         _timm("cait", "Cait", **{**_SMALL, "depth_token_only": 1}),
@@ -51,9 +54,6 @@ MODELS = [
         layers=2,
         heads=4,
     ),
-]
-
-LAYOUTS = [
     ModelCase(
         "timm EVA",
         _timm("eva", "Eva", **_SMALL, use_rot_pos_emb=True),
