@@ -61,12 +61,13 @@ def find_copies(
         if any(is_sharded(parameters[name]) for name in own):
             _refuse_sharded(model_modules.get(layout.module), layout, parameters, prefix)
             continue
-        groups = [("q", "k", "v")] if layout.fused() else [("q", "k", "v"), ("k", "v")]
+        groups = [("q", "k", "v"), ("k", "v")]
+        together: tuple[Role, ...] = QKV if layout.fused() else ("k", "v") if _paired(layout) else ()
         of_layer: list[Copy] = []
-        if layout.fused():
-            single = {role: _equal(others, layout, (role,), parameters) for role in QKV}
+        if together:
+            single = {role: _equal(others, layout, (role,), parameters) for role in together}
             if all(single.values()):
-                of_layer = [Copy(layout.name, name, (role,)) for role in QKV if (name := single[role])]
+                of_layer = [Copy(layout.name, name, (role,)) for role in together if (name := single[role])]
         else:
             for roles in groups:
                 name = _equal(others, layout, roles, parameters)  # type: ignore[arg-type]
@@ -77,6 +78,11 @@ def find_copies(
             _refuse_other(model_modules.get(layout.module), layout, others)
         found += of_layer
     return found
+
+
+def _paired(layout: AttentionLayout) -> bool:
+    """Whether keys and values share one weight, as cross attention does after `fuse_projections()`."""
+    return layout.k.parameter == layout.v.parameter
 
 
 def _rows(layout: AttentionLayout, role: Role, parameters: Mapping[str, Tensor]) -> Tensor | None:
@@ -130,7 +136,7 @@ def _refuse_sharded(
 
 def _refuse_other(module: nn.Module | None, layout: AttentionLayout, others: Mapping[str, Tensor]) -> None:
     fused = getattr(module, "fused_projections", None)
-    if not isinstance(fused, bool) or fused == layout.fused():
+    if not isinstance(fused, bool) or fused == (layout.fused() or _paired(layout)):
         return
     width = layout.width
     rivals = [name for name, p in others.items() if p.shape[1] == width and p.shape[0] >= layout.q.rows]
