@@ -9,8 +9,9 @@ any additive bias) is what the logits have beyond scale * q k^T.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from kappaone.errors import MeasureError
 from kappaone.layouts.blocks import bias_blocks, named_modules, stacked_blocks
 from kappaone.layouts.facts import explain
-from kappaone.layouts.layout import AttentionLayout, Role
+from kappaone.layouts.layout import QKV, AttentionLayout, Role
 from kappaone.layouts.running import evaluating, hooked, run
 
 # Attention whose probabilities are not one softmax over tokens of scale * q k^T (+ something) for each query head.
@@ -59,7 +60,10 @@ class Recorded:
 
 @dataclass
 class Heard:
-    """What was heard while a module ran: its inputs and the attention calls in it."""
+    """What was heard while a module ran: its inputs, the attention calls in it, and what each projection was given.
+
+    `read` is by layout and role, for projections that are modules of their own.
+    """
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] | None = None
@@ -67,6 +71,7 @@ class Heard:
     softmax: Tensor | None = None
     mha: dict[str, Any] | None = None
     calls: int = 0
+    read: dict[tuple[str, Role], Tensor] = field(default_factory=dict)
 
 
 def listen(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -> dict[str, Heard]:
@@ -75,12 +80,30 @@ def listen(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -
     Raises:
         MeasureError: if the model fails on the example.
     """
-    heard = hear(model, {layout.module for layout in layouts}, example)
+    readers: dict[str, list[tuple[str, Role]]] = {}
+    for layout in layouts:
+        for role in QKV:
+            owner = layout.role(role).parameter.rpartition(".")[0]
+            if owner != layout.module:
+                readers.setdefault(owner, []).append((layout.name, role))
+    heard = hear(model, {layout.module for layout in layouts}, example, readers=readers)
     return {layout.name: heard[layout.module] for layout in layouts}
 
 
-def hear(model: nn.Module, names: Collection[str], example: Any) -> dict[str, Heard]:
+def hear(
+    model: nn.Module,
+    names: Collection[str],
+    example: Any,
+    *,
+    readers: Mapping[str, Sequence[tuple[str, Role]]] | None = None,
+) -> dict[str, Heard]:
     """Run the model once and note the first call of each of these modules.
+
+    Args:
+        model: the model.
+        names: of the modules.
+        example: an input.
+        readers: modules that hold a projection, with the layouts and roles that read by it.
 
     Raises:
         MeasureError: if the model fails on the example.
@@ -120,9 +143,21 @@ def hear(model: nn.Module, names: Collection[str], example: Any) -> dict[str, He
     def leave(*_: Any) -> None:
         stack.pop()
 
-    modules = {name: module for name, module in named_modules(model) if name in heard}
-    with evaluating(model), hooked(modules, before, lambda _: leave), Ear():
-        run(model, example)
+    def reading(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, args: tuple[Any, ...]) -> None:
+            if stack and stack[-1].calls == 1 and args and isinstance(args[0], Tensor):
+                for reader in (readers or {})[name]:
+                    stack[-1].read.setdefault(reader, args[0].detach())
+
+        return hook
+
+    every = dict(named_modules(model))
+    modules = {name: every[name] for name in every if name in heard}
+    with ExitStack() as hooks:
+        for name in set(readers or ()) & set(every):
+            hooks.callback(every[name].register_forward_pre_hook(reading(name)).remove)
+        with evaluating(model), hooked(modules, before, lambda _: leave), Ear():
+            run(model, example)
     return heard
 
 
@@ -154,26 +189,29 @@ def _recorded(model: nn.Module, layout: AttentionLayout, heard: Heard) -> Record
         )
     if heard.mha is not None:
         return _from_mha(model, layout, heard)
-    tokens = next(
-        (t for t in (*heard.args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point() and t.ndim >= 3),
-        None,
-    )
-    if tokens is None or tokens.shape[-1] != layout.width:
-        found = "no such tensor" if tokens is None else f"{tuple(tokens.shape)}"
+    tokens = _tokens(layout, heard, "q")
+    kv_tokens = _tokens(layout, heard, "k")
+    if not _same(kv_tokens, _tokens(layout, heard, "v")):
         raise MeasureError(
-            f"layer {layout.name!r} was called without tokens of width {layout.width} (found {found})",
-            "report this layer with the arguments that it takes",
+            f"layer {layout.name!r} reads its values from other tokens than its keys, which is not measured yet",
+            "its weights are measured; leave it out to measure the others",
         )
-    tokens = tokens.detach().reshape(tokens.shape[0], -1, tokens.shape[-1])
+    if _same(tokens, kv_tokens):
+        kv_tokens = tokens
     if heard.sdpa is not None:
         call = heard.sdpa
         q, k, v = (call[n].detach() for n in ("query", "key", "value"))
         mask = _additive(call.get("attn_mask"), bool(call.get("is_causal", False)), q, k)
         scale = call.get("scale")
         k, v = _ungrouped(k, layout), _ungrouped(v, layout)
+        if q.shape[-2] != tokens.shape[1] or len(q) != len(tokens):
+            raise MeasureError(
+                f"layer {layout.name!r} attends to its {tuple(tokens.shape[:2])} tokens in pieces of {tuple(q.shape[::2])}",
+                "its weights are measured; leave it out to measure the others",
+            )
         return Recorded(
             tokens,
-            tokens,
+            kv_tokens,
             q,
             k,
             v,
@@ -193,7 +231,8 @@ def _recorded(model: nn.Module, layout: AttentionLayout, heard: Heard) -> Record
             f"layer {layout.name!r} ran eager attention with rotary embeddings or QK-norm, whose q and k cannot be heard",
             "load the model with attn_implementation='sdpa'",
         )
-    q, k, v = (_project(model, layout, role, tokens) for role in ("q", "k", "v"))
+    q = _project(model, layout, "q", tokens)
+    k, v = (_project(model, layout, role, kv_tokens) for role in ("k", "v"))
     scale = layout.scale if layout.scale is not None else layout.head_dim**-0.5
     logits = heard.softmax.detach()
     keys = k.repeat_interleave(layout.heads // layout.kv_heads, 1)
@@ -207,7 +246,34 @@ def _recorded(model: nn.Module, layout: AttentionLayout, heard: Heard) -> Record
     if bool((extra[finite].abs() <= noise).all()):
         extra = torch.zeros_like(extra).masked_fill(~finite, float("-inf"))
     quiet = bool((extra == 0).all())
-    return Recorded(tokens, tokens, q, k, v, None if quiet else extra, scale, heard.args, kwargs, heard.calls)
+    return Recorded(tokens, kv_tokens, q, k, v, None if quiet else extra, scale, heard.args, kwargs, heard.calls)
+
+
+def _tokens(layout: AttentionLayout, heard: Heard, role: Role) -> Tensor:
+    """(B, N, width): what the projection of a role reads, batch first.
+
+    What its module was given; where it has none, the first input of the layer (of this width, behind the queries').
+    """
+    width, kwargs = layout.role(role).width, heard.kwargs or {}
+    value = heard.read.get((layout.name, role))
+    if value is None:
+        given = [t for t in (*heard.args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
+        value = next((t for t in given if t.ndim >= 3), None)
+    if value is not None and value.ndim == 4 and value.shape[-1] != width and value.shape[1] == width:
+        value = value.movedim(1, -1)  # a convolution's
+    if value is None or value.shape[-1] != width:
+        found = "no such tensor" if value is None else f"{tuple(value.shape)}"
+        raise MeasureError(
+            f"layer {layout.name!r} was called without tokens of width {width} (found {found})",
+            "report this layer with the arguments that it takes",
+        )
+    if layout.facts.get("batch_first") is False and value.ndim == 3:
+        value = value.transpose(0, 1)
+    return value.detach().reshape(value.shape[0] if value.ndim > 2 else 1, -1, width)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
 
 
 def _project(model: nn.Module, layout: AttentionLayout, role: Role, tokens: Tensor) -> Tensor:
