@@ -21,9 +21,14 @@ _FUSED = re.compile(
     r"^(to_)?(qkvs?|wqkv|in_proj_qkvz?|in_proj_weight|query_key_value|c_attn|qkv_proj|mixed_qkv|qk|kv)(_proj|_linear)?$",
     re.I,
 )
-_QUERY = re.compile(r"^(to_|w_?|c_)?(q|query|queries|q_lin|q_a|q_b)(_?proj(ection)?(_weight)?)?$", re.I)
-_KEY = re.compile(r"^(to_|w_?|c_)?(k|key|keys|k_lin|kv|kv_a|kv_b)(_?proj(ection)?(_weight|_with_mqa)?)?$", re.I)
-_ATTENTION = re.compile(r"attention|attn", re.I)
+_QUERY = re.compile(
+    r"^(to_|w_?|c_|linear_|project(ion)?_)?(q|query|queries|q_lin|q_a|q_b)(_?proj(ection)?(_weight)?)?$", re.I
+)
+_KEY = re.compile(
+    r"^(to_|w_?|c_|linear_|project(ion)?_)?(k|key|keys|k_lin|kv|kv_a|kv_b)(_?proj(ection)?(_weight|_with_mqa)?)?$", re.I
+)
+# An MLP of an attention block may carry its name.
+_ATTENTION = re.compile(r"(attention|attn)(?!.*mlp)", re.I)
 
 
 def by_structure(modules: Mapping[str, nn.Module], described: set[str]) -> dict[str, str]:
