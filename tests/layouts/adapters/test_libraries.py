@@ -119,6 +119,18 @@ def test_the_fused_weights_are_described_where_the_processor_reads_them() -> Non
     assert all(layout.v.parameter.endswith("to_v.weight") for layout in find_attention(plain))
 
 
+def test_copies_of_fused_weights_are_set_too() -> None:
+    model = rows_libraries._unet(fused=True)()
+    init_(model, "conditioned", seed=0)
+    for layout in find_attention(model):
+        module = model.get_submodule(layout.name)
+        if layout.facts.get("cross"):
+            assert torch.equal(module.to_kv.weight, torch.cat([module.to_k.weight, module.to_v.weight]))
+        else:
+            parts = [module.to_q.weight, module.to_k.weight, module.to_v.weight]
+            assert torch.equal(module.to_qkv.weight, torch.cat(parts))
+
+
 def test_linear_attention_of_diffusers_is_outside_by_its_processor() -> None:
     library = pytest.importorskip("diffusers.models.attention_processor")
     attention = library.Attention(16, heads=4, dim_head=4, processor=library.SanaLinearAttnProcessor2_0())
@@ -198,3 +210,14 @@ def test_banks_over_layers_by_layouts_with_axes() -> None:
             assert torch.equal(stacked, weight)
             assert torch.allclose(weight @ weight.T, torch.eye(width) * (weight @ weight.T)[0, 0], atol=1e-5)
         assert torch.equal(model.vo_bank[layer, 1], before[layer, 1])
+
+
+def test_multihead_attention_says_where_its_keys_come_from() -> None:
+    decoder = nn.TransformerDecoderLayer(16, 4, 32, batch_first=True)
+    said = {layout.name: layout.facts.get("cross", False) for layout in find_attention(decoder)}
+    assert said == {"self_attn": False, "multihead_attn": True}
+    wide = nn.MultiheadAttention(16, 4, kdim=12, vdim=8, batch_first=True, add_bias_kv=True, add_zero_attn=True)
+    facts = find_attention(wide)[0].facts
+    assert facts["cross"]
+    assert facts["bias_kv"]
+    assert facts["add_zero_attn"]
