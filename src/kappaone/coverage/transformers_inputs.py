@@ -193,7 +193,8 @@ def _place(model: Any, takes: set[str], inputs: Inputs) -> None:
     for method, key, names, kind in _KINDS:
         holders = (model.config, getattr(model, "vocabulary_mapping", None))
         token = next((getattr(h, n) for h in holders for n in names if isinstance(getattr(h, n, None), int)), None)
-        tower = getattr(model, method, None) or getattr(getattr(model, "model", None), method, None)
+        parts = (model, getattr(model, "model", None), getattr(model, "encoder", None))
+        tower = next((getattr(part, method) for part in parts if hasattr(part, method)), None)
         if token is None or key not in inputs or tower is None or bool((ids == token).any()):
             continue
         count = _features(model, tower, inputs) // BATCH

@@ -191,7 +191,7 @@ def _flattened(model: Any, inputs: Inputs) -> Inputs:
     """Kosmos 2.5: patches, each led by its row and column."""
     vision = model.config.vision_config
     places = torch.stack(torch.meshgrid(torch.arange(1, 5), torch.arange(1, 5), indexing="ij"), dim=-1).reshape(16, 2)
-    patches = torch.randn(2, 16, vision.num_channels * vision.patch_size**2)
+    patches = torch.randn(2, 16, vision.patch_embed_hidden_size)
     inputs["flattened_patches"] = torch.cat([places.float().expand(2, -1, -1), patches], dim=-1)
     count = model.config.latent_query_num
     inputs["image_embeds_position_mask"] = (torch.arange(inputs["input_ids"].shape[1]) < count).expand(2, -1).long()
@@ -324,7 +324,6 @@ ODD: dict[str, Change] = {
     ),
     "pocket_tts_audio_tokenizer_decoder": lambda m, i: {"latents": torch.randn(2, m.config.hidden_size, 12)},
     "speech_to_text": _with(input_features=lambda m, i: torch.randn(2, 64, m.config.input_feat_per_channel)),
-    "t5gemma2": _without("pixel_values"),
     "timesfm": _with(
         past_values=lambda m, i: torch.randn(2, m.config.context_length),
         past_values_padding=lambda m, i: torch.zeros(2, m.config.context_length),
@@ -362,6 +361,7 @@ ODD: dict[str, Change] = {
     "dots3_note": _without("input_features"),
     "llama4": _given_image_outputs,
     "qwen2_audio": _held_sound,
+    "diffusion_gemma": _gemma4_picture,
     "csm": _without("input_values", "input_values_cutoffs"),
     "fuyu": _with(pixel_values=lambda m, i: torch.randn(2, 4, m.config.num_channels * m.config.patch_size**2)),
     "gemma3n_audio": lambda m, i: {"audio_mel": torch.randn(2, 64, m.config.input_feat_size), "audio_mel_mask": torch.zeros(2, 64, dtype=torch.bool)},

@@ -170,7 +170,12 @@ def _convolutional(old: dict[str, Any]) -> bool:
     """A network of convolutions alone stays as it is: nothing of it is probed, and its sizes hang together."""
     parts = any(is_config(value) for value in old.values())
     pictures = "num_channels" in old or "in_channels" in old
-    return pictures and not parts and not any(_HEAD_KEYS.match(key) or key == "attention_heads" for key in old)
+    return (
+        pictures
+        and not parts
+        and "num_hidden_layers" not in old
+        and not any(_HEAD_KEYS.match(key) or key == "attention_heads" for key in old)
+    )
 
 
 def _rebuilt(config: Any, new: dict[str, Any]) -> Any:

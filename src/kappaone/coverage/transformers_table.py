@@ -58,6 +58,12 @@ def _mrope(*sections: int) -> dict[str, Any]:
 
 _QSA_SMALL = {"indexer_n_heads": 4, "indexer_head_dim": 32, "indexer_budget": 8, "indexer_compress_ratio": 2}
 
+# Layers before, in and behind a loop.
+_LOOPED: dict[str, Any] = {
+    "num_hidden_layers": 6, "loop_layer_index_start": 2, "loop_layer_index_end": 4, "n_layers_per_attn_res_block": 1,
+    "layer_types": ["hybrid_sliding", "hybrid"] * 3,
+}  # fmt: skip
+
 # Stages by other names than elsewhere.
 _HIERA_DET: dict[str, Any] = {
     "hidden_size": 16, "image_size": [128, 128], "blocks_per_stage": [1, 2, 3, 2], "embed_dim_per_stage": [16, 32, 64, 128],
@@ -97,7 +103,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "aria": {"projector_patch_to_query_dict": {16: 4}},
     "apertus1p5": {
         "image_token_offset": 100, "audio_token_offset": 164,
-        "audio_config": {"codebook_dim": 64, "codebook_size": 64}, "vision_config": {"codebook_size": 64, "resolution": 64},
+        "audio_config": {"codebook_dim": 64, "codebook_size": 64}, "vision_config": {"codebook_size": 64, "resolution": 64, "base_channels": 32, "num_res_blocks": 1},
     },
     "blip-2": {"image_token_id": 500, "num_query_tokens": 8},
     "instructblip": {"image_token_id": 500, "num_query_tokens": 8},
@@ -134,10 +140,7 @@ CONFIG: dict[str, dict[str, Any]] = {
         "spatial_target_layers": [0, 0, 1, 1],
     },
     "markuplm": {"tag_pad_id": 216, "subs_pad_id": 1001},
-    **{
-        name: {"text_config": {"num_hidden_layers": 4, "loop_layer_index_start": 1, "loop_layer_index_end": 3, "n_layers_per_attn_res_block": 1, "layer_types": ["hybrid_sliding", "hybrid"] * 2}}
-        for name in ("inkling2_loop",)
-    },
+    "inkling2_loop": {"text_config": _LOOPED},
     "pe_video": {"video_config": _PE_TINY},
     "pe_video_encoder": _PE_TINY,
     "pe_audio_video": {"audio_video_config": {"video_config": _PE_TINY}},
@@ -162,6 +165,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "edgetam_vision_model": _SAM3_NECK,
     "minimax_m3_vl": {"merged_hidden_size": 256},
     "levit": {"image_size": 128},  # its last stage must have more than one token
+    "mobilevit": {"initializer_range": 0.4},  # with less, its depthwise convolutions leave nothing to attend to
     "mobilebert": {"intra_bottleneck_size": 32, "true_hidden_size": 32},
     "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}},
     "muse_glimmer": {"out_hidden_size": 256},
@@ -183,7 +187,10 @@ CONFIG: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 4, "attention_hidden_size": 128, "attention_head_dim": 32, "mamba_headdim": 16,
         "kv_channels": 16, "layers_block_type": ["linear_attention", "hybrid"] * 2, "hybrid_layer_ids": [1, 3],
     },
-    "omdet-turbo": {"vision_features_channels": [64, 64, 64], "text_projection_in_dim": 64, "text_projection_out_dim": 512, "class_embed_dim": 512},
+    "omdet-turbo": {
+        "vision_features_channels": [64, 64, 64], "class_embed_dim": 512, "text_projection_in_dim": 512,
+        "text_projection_out_dim": 512, "text_config": {"hidden_size": 512, "projection_dim": 512},
+    },
     "oneformer": {"mask_dim": 64, "conv_dim": 64},
     "neucodec": {"quantization_dim": 128},
     "xcodec2": {"quantization_dim": 128},
@@ -203,6 +210,18 @@ CONFIG: dict[str, dict[str, Any]] = {
     "qwen3_asr": {"audio_config": {"n_window": 50, "n_window_infer": 200}},
     "qwen3_omni_moe_thinker": {"text_config": _mrope(3, 3, 2), "audio_config": {"n_window": 50, "n_window_infer": 200}},
     "qwen3_asr_encoder": {"n_window": 50, "n_window_infer": 200},
+    **{
+        name: {"image_token_id": 500, "insert_layer_id": 0, "vision_config": {"insert_layer_id": 0}}
+        for name in ("minicpm_ocr", "minicpmv4_6", "minicpmv4_7")
+    },
+    "minicpm_ocr_vision": {"insert_layer_id": 0},
+    "minicpmv4_7_vision": {"insert_layer_id": 0},
+    "perceiver": {"d_latents": 64, "num_latents": 16, "num_self_attends_per_block": 2},
+    "jamba": {
+        "num_hidden_layers": 4, "attn_layer_period": 4, "attn_layer_offset": 2,
+    },
+    "nllb-moe": {"encoder_sparse_step": 2, "decoder_sparse_step": 2},
+    "inkling2_loop_text": _LOOPED,
     "sam2_hiera_det_model": _HIERA_DET,
     **{name: {"backbone_config": _HIERA_DET, **_HIERA_NECK} for name in ("sam2_vision_model",)},
     "sam2": {"prompt_encoder_config": {"image_size": 128}, "vision_config": {"backbone_config": _HIERA_DET, **_HIERA_NECK}},
@@ -244,7 +263,6 @@ NOTES: dict[str, str] = {
     "video_llava": "runs on a picture; the film tower, of the same class, does not run",
     "gemma3n": "runs on text and sound; the picture tower, timm's MobileNetV5, is built and does not run",
     "csm": "the backbone runs; the depth decoder and the codec run in training and generation only",
-    "t5gemma2": "runs on text; its picture tower runs as t5gemma2_encoder",
 }
 
 # The class where the one that AutoModel names does not take the type's configuration.

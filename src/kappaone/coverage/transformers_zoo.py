@@ -78,7 +78,16 @@ def small(name: str) -> Small | None:
         random.seed(_SEED)
         model = _built(name, small_config(name)).float().eval()
         example = transformers_inputs.example(name, model)
+        _wake(model)
     return Small(model, example, NOTES.get(name, ""))
+
+
+def _wake(model: nn.Module) -> None:
+    """Draw what starts at zero (learned queries, position tables): behind zeros a layer's weights play no role."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2 and parameter.is_floating_point() and not bool(parameter.any()):
+                parameter.normal_(std=0.2)
 
 
 def small_config(name: str) -> Any:
