@@ -13,14 +13,16 @@ reported for every tensor.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from kappaone.apply.memory import Slot, can_be_marked, count_unset
+from kappaone.apply.memory import Slot, can_be_marked, count_unset, local
 from kappaone.layouts.blocks import named_modules
 
 RESET = "reset_parameters of its own module"
@@ -57,7 +59,8 @@ def initialise(model: nn.Module, fresh: list[Slot]) -> Steps:
     for name in touched:
         vars(modules[name]).pop("_is_hf_initialized", None)
     seen = {id(place.tensor): place.tensor._version for place in fresh}
-    unset = {id(place.tensor) for place in fresh if can_be_marked(place.tensor)}
+    # An empty shard shows nothing; its version does.
+    unset = {id(p.tensor) for p in fresh if can_be_marked(p.tensor) and local(p.tensor).numel()}
     with torch.no_grad():
         for name in _children_first(touched):
             for method in ("reset_parameters", "_reset_parameters"):
@@ -117,7 +120,7 @@ def _recipes(modules: Mapping[str, nn.Module], touched: list[str]) -> list[tuple
     for name in _children_first(touched):
         module: Any = modules[name]
         if name in hugging:
-            out.append((name, module.init_weights, "transformers' init_weights", True))
+            out.append((name, partial(_transformers_init, module), "transformers' init_weights", True))
             continue
         if name not in timm and any(other != name and _inside(name, other) for other in hugging):
             continue  # transformers reaches it; timm models in it were set by their own constructor before
@@ -141,6 +144,24 @@ def _is_transformers(module: nn.Module) -> bool:
     return all(callable(getattr(module, name, None)) for name in ("init_weights", "_init_weights", "tie_weights")) and (
         hasattr(module, "config")
     )
+
+
+def _transformers_init(module: Any) -> None:
+    """The recipe of transformers, for the class that the model had before it was sharded.
+
+    `fully_shard` gives a model a class of its own, which transformers takes for somebody else's code; it then skips
+    every module that holds no tensor itself, and with them GPT-2's scaling by depth.
+    """
+    library = sys.modules.get("torch.distributed.fsdp")
+    shards = getattr(library, "FSDPModule", None)
+    bases = type(module).__bases__
+    if shards in bases:
+        before = next(base for base in bases if base is not shards)
+        vars(module)["is_custom_code"] = getattr(before, "is_custom_code", lambda: False)
+    try:
+        module.init_weights()
+    finally:
+        vars(module).pop("is_custom_code", None)
 
 
 def _is_timm(module: nn.Module) -> bool:
