@@ -42,7 +42,12 @@ def _fewer_heads(layout):
     return replace(layout, q=merged(layout.q), k=merged(layout.k), v=merged(layout.v), o=layout.o and merged(layout.o))
 
 
-@pytest.mark.parametrize("name", MUTABLE)
+_QUICK = ("GPT-NeoX, head by head", "XLNet, parameters of three axes")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in MUTABLE]
+)
 def test_wrong_layouts_are_caught(name):
     case = CASES[name]
     model, example = case.model(), case.input()
