@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from kappaone.testing import ModelCase
+from tests.conformance import rows_libraries, rows_timm, rows_transformers
 
 
 def _hf(config: str, model: str, **options: object):
@@ -155,6 +156,14 @@ MODELS = [
         facts={"rotary": True},
     ),
 ]
+
+# Whose q, k and v the tests of recording compute by hand, by the libraries' names.
+BY_HAND = [*MODELS]
+
+MODELS += rows_transformers.MODELS + rows_libraries.MODELS + rows_timm.MODELS
+
+# Their layouts are checked, row by row; no scheme runs on them.
+LAYOUTS = [*rows_transformers.LAYOUTS, *rows_libraries.LAYOUTS, *rows_timm.LAYOUTS]
 
 SCHEMES = [
     "conditioned",

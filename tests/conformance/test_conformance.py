@@ -9,10 +9,10 @@ from kappaone.errors import SpecError
 from kappaone.layouts import find_attention
 from kappaone.schemes import ENTRIES, understand
 from kappaone.testing import check_layout, check_scheme
-from tests.conformance.rows import MODELS, SCHEMES
+from tests.conformance.rows import LAYOUTS, MODELS, SCHEMES
 
 
-@pytest.mark.parametrize("case", MODELS, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*MODELS, *LAYOUTS], ids=lambda case: case.name)
 def test_layout(case):
     check_layout(case)
 
