@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -53,3 +55,14 @@ def test_under_another_default_device() -> None:
     tokens = torch.randn(2, 8, 32)
     with torch.device("meta"):
         assert verify(model, find_attention(model), tokens).ok
+
+
+def test_a_token_whose_softmax_is_saturated_does_not_make_key_rows_query_rows() -> None:
+    torch.manual_seed(0)
+    model = nn.MultiheadAttention(16, 2, batch_first=True).double()
+    tokens = torch.randn(1, 6, 16).double()
+    tokens[:, 4] *= 3000  # the largest, so that it is asked first; it attends to one token, whatever the others do
+    layers = find_attention(model)
+    assert verify(model, layers, (tokens, tokens, tokens)).ok
+    swapped = [replace(layers[0], q=layers[0].k, k=layers[0].q)]
+    assert not verify(model, swapped, (tokens, tokens, tokens)).ok

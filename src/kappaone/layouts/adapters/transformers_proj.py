@@ -129,6 +129,7 @@ def _layout(site: Site, said: Mentions) -> AttentionLayout | None:
         "partial": "every second block of rows of the query weight is the output gate" if sizes.gated else None,
     }
     facts |= _beside(parts, sizes)
+    laws = drawn_by(site)
     return assemble(
         site,
         _SOURCE,
@@ -142,7 +143,8 @@ def _layout(site: Site, said: Mentions) -> AttentionLayout | None:
         facts=facts,
         output="projected" if out is not None else "heads",
         causal=own_causal(site),
-        laws=drawn_by(site),
+        laws=laws,
+        zero_bias=bool(laws),  # the common rule does; a model's own may not (Emu 3's picture codes)
     )
 
 
