@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from kappaone.testing import ModelCase
-from tests.conformance import rows_libraries, rows_timm, rows_transformers
+from tests.conformance import rows_libraries, rows_proj, rows_timm, rows_transformers
 
 
 def _hf(config: str, model: str, **options: object):
@@ -160,10 +160,10 @@ MODELS = [
 # Whose q, k and v the tests of recording compute by hand, by the libraries' names.
 BY_HAND = [*MODELS]
 
-MODELS += rows_transformers.MODELS + rows_libraries.MODELS + rows_timm.MODELS
+MODELS += rows_transformers.MODELS + rows_proj.MODELS + rows_libraries.MODELS + rows_timm.MODELS
 
 # Their layouts are checked, row by row; no scheme runs on them.
-LAYOUTS = [*rows_transformers.LAYOUTS, *rows_libraries.LAYOUTS, *rows_timm.LAYOUTS]
+LAYOUTS = [*rows_transformers.LAYOUTS, *rows_proj.LAYOUTS, *rows_libraries.LAYOUTS, *rows_timm.LAYOUTS]
 
 SCHEMES = [
     "conditioned",
