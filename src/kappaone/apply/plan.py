@@ -205,7 +205,9 @@ def _stream(layout: AttentionLayout, seed: int, prefix: str, banks: frozenset[tu
     for role in _roles(layout):
         rows = layout.role(role)
         at = f"[{rows.starts[0]}]" if (rows.parameter, role) in banks else ""
-        names[role] = f"{dotted}{rows.parameter}{at}"
+        # A model under adapters (PEFT) draws what it would draw without them.
+        plain = rows.parameter.removeprefix("base_model.model.").replace(".base_layer.", ".")
+        names[role] = f"{dotted}{plain}{at}"
     return LayerStream(seed, names)
 
 
