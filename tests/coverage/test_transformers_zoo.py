@@ -61,14 +61,32 @@ def test_the_example_runs_every_weight(name: str) -> None:
     assert [path for path in weights if path not in reached] == []
 
 
-@pytest.mark.parametrize("name", ["llama", "vit", "qwen3_next", "deepseek_v3", "gemma3_text"])
-def test_small_has_the_attention_classes_of_the_default(name: str) -> None:
-    def kinds(model: nn.Module) -> set[str]:
-        return {type(m).__name__ for m in model.modules() if "Atten" in type(m).__name__}
+def _kinds(model: nn.Module) -> set[str]:
+    return {type(module).__name__ for module in model.modules()}
 
-    small = zoo.small(name)
+
+def _attention_entries(model: nn.Module) -> set[tuple[str, str]]:
+    """Which parameters the attention classes have: biases, norms, gates, sinks."""
+    attention = (module for module in model.modules() if "Atten" in type(module).__name__)
+    return {(type(module).__name__, name) for module in attention for name, _ in module.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ["llama", "vit", "qwen3_next", "deepseek_v3", "gemma3_text"])
+def test_small_has_the_kinds_of_blocks_of_the_default(name: str) -> None:
+    small, default = zoo.small(name), zoo.on_meta(name)
     assert small is not None
-    assert kinds(small.model) == kinds(zoo.on_meta(name)) != set()
+    assert _kinds(small.model) == _kinds(default)
+    assert _attention_entries(small.model) == _attention_entries(default) != set()
+
+
+OFTEN = ["albert", "bamba", "bart", "beit", "big_bird", "bloom", "blip", "codegen", "cohere", "cohere2", "dbrx", "deberta", "deberta-v2", "deepseek_v2", "deit", "detr", "dinov2", "dinov3_vit", "distilbert", "electra", "falcon", "gemma", "gemma2", "gemma4_text", "glm", "glm4", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "jamba", "levit", "llama4", "longcat_flash", "longformer", "minimax", "mistral", "mixtral", "mllama", "mobilevit", "modernbert", "mpt", "mt5", "nystromformer", "olmo", "olmo2", "opt", "persimmon", "phi", "phi3", "pvt", "qwen2", "qwen2_5_vl", "qwen3", "qwen3_5", "reformer", "roformer", "sam", "segformer", "siglip", "smollm3", "swinv2", "wav2vec2", "xlm", "xlnet", "zamba"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OFTEN)
+def test_the_types_in_use_run_small_with_every_kind_of_block(name: str) -> None:
+    model, _ = _ran(name)
+    assert _kinds(model) == _kinds(zoo.on_meta(name))
 
 
 def test_names_are_the_types_that_automodel_builds() -> None:

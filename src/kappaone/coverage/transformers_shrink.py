@@ -417,7 +417,7 @@ def _latent(old: dict[str, Any], new: dict[str, Any]) -> None:
         if isinstance(old.get("head_dim"), int):
             new["head_dim"] = rope if old["head_dim"] == old.get("qk_rope_head_dim") else 16 + rope
     sizes = {
-        "index_head_dim": 16, "index_n_heads": 4, "index_topk": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "index_head_dim": 16, "index_n_heads": 4, "index_topk": 8, "linear_num_heads": 4, "linear_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
         "linear_key_head_dim": 16, "linear_value_head_dim": 16, "mamba_n_heads": 8, "mamba_d_head": 16,
         "mamba_chunk_size": 16, "ssm_state_size": 16, "state_size": 16, "mamba_d_state": 16,
     }  # fmt: skip

@@ -188,6 +188,7 @@ CONFIG: dict[str, dict[str, Any]] = {
         "kv_channels": 16, "layers_block_type": ["linear_attention", "hybrid"] * 2, "hybrid_layer_ids": [1, 3],
     },
     "omdet-turbo": {
+        "image_size": 224,
         "vision_features_channels": [64, 64, 64], "class_embed_dim": 512, "text_projection_in_dim": 512,
         "text_projection_out_dim": 512, "text_config": {"hidden_size": 512, "projection_dim": 512},
     },
@@ -220,6 +221,9 @@ CONFIG: dict[str, dict[str, Any]] = {
     "jamba": {
         "num_hidden_layers": 4, "attn_layer_period": 4, "attn_layer_offset": 2,
     },
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "sam3_lite_text": {"text_config": {"num_hidden_layers": 4}},
+    "sam3_lite_text_text_model": {"num_hidden_layers": 4},
     "nllb-moe": {"encoder_sparse_step": 2, "decoder_sparse_step": 2},
     "inkling2_loop_text": _LOOPED,
     "sam2_hiera_det_model": _HIERA_DET,
