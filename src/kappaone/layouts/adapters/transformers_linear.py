@@ -29,6 +29,10 @@ def describe(site: Site) -> Outside | Refusal | None:
         or {"q_content_proj", "k_content_proj"} <= children
     ):
         return Refusal("queries and keys are sums, or pairs, of projections of contents and of positions")
+    if own == {"query"} and children == {"norm"}:
+        return Outside("a weighted sum of earlier blocks' outputs, token by token")
+    if hasattr(site.module, "hc_mult") and {"fn", "base", "scale"} <= own:
+        return Outside("hyper-connections: streams of one token are mixed, not tokens")
     if {"q_a_proj", "q_b_proj", "kv_proj", "o_a_proj"} <= children:
         return Refusal("keys and values are one projection that all heads share")
     if {"qkv_proj", "o_proj", "qk_norm"} <= children and _convolves(site):
