@@ -79,7 +79,15 @@ def test_small_has_the_kinds_of_blocks_of_the_default(name: str) -> None:
     assert _attention_entries(small.model) == _attention_entries(default) != set()
 
 
-OFTEN = ["albert", "bamba", "bart", "beit", "big_bird", "bloom", "blip", "codegen", "cohere", "cohere2", "dbrx", "deberta", "deberta-v2", "deepseek_v2", "deit", "detr", "dinov2", "dinov3_vit", "distilbert", "electra", "falcon", "gemma", "gemma2", "gemma4_text", "glm", "glm4", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "jamba", "levit", "llama4", "longcat_flash", "longformer", "minimax", "mistral", "mixtral", "mllama", "mobilevit", "modernbert", "mpt", "mt5", "nystromformer", "olmo", "olmo2", "opt", "persimmon", "phi", "phi3", "pvt", "qwen2", "qwen2_5_vl", "qwen3", "qwen3_5", "reformer", "roformer", "sam", "segformer", "siglip", "smollm3", "swinv2", "wav2vec2", "xlm", "xlnet", "zamba"]
+OFTEN = [
+    "albert", "bamba", "bart", "beit", "big_bird", "bloom", "blip", "codegen", "cohere", "cohere2", "dbrx",
+    "deberta", "deberta-v2", "deepseek_v2", "deit", "detr", "dinov2", "dinov3_vit", "distilbert", "electra",
+    "falcon", "gemma", "gemma2", "gemma4_text", "glm", "glm4", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss",
+    "gptj", "granite", "jamba", "levit", "llama4", "longcat_flash", "longformer", "minimax", "mistral", "mixtral",
+    "mllama", "mobilevit", "modernbert", "mpt", "mt5", "nystromformer", "olmo", "olmo2", "opt", "persimmon", "phi",
+    "phi3", "pvt", "qwen2", "qwen2_5_vl", "qwen3", "qwen3_5", "reformer", "roformer", "sam", "segformer", "siglip",
+    "smollm3", "swinv2", "wav2vec2", "xlm", "xlnet", "zamba",
+]  # fmt: skip
 
 
 @pytest.mark.slow
