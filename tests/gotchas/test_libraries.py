@@ -154,6 +154,10 @@ def test_D31_adapters_are_never_touched_and_their_base_is():
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters() if name in before)
     assert "attach them after kappaone.init_" in remarks(report)
     assert report.layers[0].roles["q"].parameter.endswith("q_proj.base_layer.weight")
+    plain = llama()
+    kappaone.init_(plain, "conditioned", seed=0)
+    W_Q = plain.get_submodule(report.layers[0].layout.module.removeprefix("base_model.model.")).q_proj.weight
+    assert torch.equal(model.get_submodule(report.layers[0].layout.module).q_proj.base_layer.weight, W_Q)
 
 
 def test_D33_a_module_that_all_layers_share_is_set_once():
