@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 # Entries that the library's default configuration leaves empty or contradicts, and without which it cannot build or run
-# the type at all. They are of a likely size, written by hand: no released checkpoint was read, and which attention
-# classes and switches the type has does not follow from them.
+# the type at all. They are of a likely size, written by hand: no released checkpoint was read. Some set a switch
+# (the grouping of nemotron and ministral, the clipping of dbrx, the indexer of qwen4_exp).
 _QSA = {
     "indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 2048,
     "indexer_compress_ratio": 16,
