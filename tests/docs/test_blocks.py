@@ -12,7 +12,6 @@ import torch
 
 from kappaone.layouts.adapters import ADAPTERS
 from kappaone.layouts.facts import FACTS
-from kappaone.layouts.facts import FACTS
 from kappaone.schemes import ENTRIES, lookup
 
 ROOT = Path(__file__).parents[2]
