@@ -42,11 +42,12 @@ def coverage(
     jobs: Annotated[int, typer.Option(min=1, help="Processes, one thread each.")] = 2,
     limit: Annotated[float, typer.Option(min=1, help="Seconds for one architecture.")] = 300.0,
 ) -> None:
-    """Survey a library's architectures: handled, refused (why), no attention."""
+    """Survey a library's architectures: handled, refused (why), no attention (exit code 1 if a layout is contradicted)."""
     if library not in _LIBRARIES:
         raise SpecError(f"coverage of {library!r}; expected timm or transformers", "choose one of the two")
     writable("--markdown", markdown, ".md")
     from kappaone.coverage.cover import Coverage, select
+    from kappaone.coverage.table import totals
     from kappaone.coverage.workers import zoo
 
     chosen, unknown = select(zoo(library).names(), names or [])
@@ -64,6 +65,8 @@ def coverage(
     _show(found, json=json, summary=summary)
     if markdown is not None:
         _write(found, markdown, probe=probe, names=names or [])
+    if totals(found.results()).contradicted:
+        raise typer.Exit(1)
 
 
 def _show(found: Coverage, *, json: bool, summary: bool) -> None:
