@@ -369,3 +369,12 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     finally:
         torch.set_num_threads(threads)
     assert found[0] == found[1]
+
+
+def test_facts_of_the_layout_are_shown():
+    from tests.conformance.rows import MODELS
+
+    case = next(case for case in MODELS if case.name == "timm ViT, QK norm")
+    report = inspect(case.model(), case.input())
+    assert report.layers[0].to_dict()["facts"] == {"qk_norm": True}
+    assert "qk_norm: q and k are normalized: a gain on W_Q and W_K has no effect" in str(report)

@@ -60,3 +60,22 @@ def test_masks_do_not_count(mask):
     layouts = find_attention(model, layouts=[AttentionSpec("0", heads=2, fused="wires", o="out", scale=0.3)])
     (factor,) = verify(model, layouts, torch.randn(2, 5, 8)).factors
     assert factor.ok and factor.seen == pytest.approx(0.3, rel=1e-5)
+
+
+class Packed(Eager):
+    """Two sequences in one, each with a softmax of its own, as in the towers that read pictures of many sizes."""
+
+    def forward(self, x):
+        parts = [super(Packed, self).forward(part) for part in x.split(4, dim=1)]
+        return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize(("scale", "ok"), [(0.3, True), (0.5, False)])
+def test_of_packed_sequences_the_first_one_tells(scale, ok):
+    torch.manual_seed(0)
+    model = nn.Sequential(Packed(0.0))
+    layouts = find_attention(model, layouts=[AttentionSpec("0", heads=2, fused="wires", order="head(q k v)", o="out")])
+    assert not any(f.ok for f in verify(model, layouts, torch.randn(1, 8, 8)).factors)
+    layouts = find_attention(model, layouts=[AttentionSpec("0", heads=2, fused="wires", o="out", scale=scale)])
+    (factor,) = verify(model, layouts, torch.randn(1, 8, 8)).factors
+    assert factor.ok is ok and factor.seen == pytest.approx(0.3, rel=1e-5)

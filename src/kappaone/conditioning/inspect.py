@@ -82,6 +82,7 @@ def inspect(
     require(found, "skip", dict(named_modules(model)))
     chosen = list(found.layouts)
     notes = [f"not measured, nobody described its layout: {refused}" for refused in found.refused]
+    notes += [f"left alone, not softmax(Q K^T) V: {item}" for item in found.outside]
     if layouts and all(isinstance(item, AttentionLayout) for item in layouts):
         names = {item.name for item in layouts if isinstance(item, AttentionLayout)}
         chosen, notes = [item for item in chosen if item.name in names], []
@@ -147,9 +148,18 @@ def _layers(
                 measured = take()
                 assert isinstance(measured, _Measured)
                 heads.append(_with_bound(measured, data[layout.name], weights))
-            found = tuple(notes.get(layout.name, []))
-            layers.append(LayerCondition(layout.name, layout.kind, weights, tuple(heads), found))
+            found = (*_stated(layout), *notes.get(layout.name, []))
+            layers.append(LayerCondition(layout.name, layout.kind, weights, tuple(heads), found, dict(layout.facts)))
     return tuple(layers)
+
+
+def _stated(layout: AttentionLayout) -> list[str]:
+    """The facts of a layout in words, those about the form of its inputs aside."""
+    return [
+        f"{name if value is True else f'{name} ({value})'}: {explain(name)}"
+        for name, value in layout.facts.items()
+        if value and name not in ("batch_first", "kv_map")
+    ]
 
 
 def _record(

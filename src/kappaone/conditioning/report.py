@@ -6,8 +6,8 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich import box
@@ -76,6 +76,7 @@ class LayerCondition:
         weights: spectra of its weights.
         heads: by query head, empty without an example or where the example does not reach the layer.
         notes: what a reader must know about this layer: what was left out, and why.
+        facts: what its layout states (kappaone.layouts.facts).
     """
 
     name: str
@@ -83,6 +84,7 @@ class LayerCondition:
     weights: WeightSpectra
     heads: tuple[HeadCondition, ...] = ()
     notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain form; floats may be inf or NaN."""
@@ -93,6 +95,7 @@ class LayerCondition:
             "heads": [head.to_dict() for head in self.heads],
             "summary": self.summary(),
             "notes": list(self.notes),
+            "facts": dict(self.facts),
         }
 
     def summary(self) -> dict[str, dict[str, float | int]]:

@@ -200,8 +200,10 @@ def _verdict(small: Small, layout: AttentionLayout, name: str) -> Verdict:
         return Verdict(None, _words(error), name)
     if report.unreached:
         return Verdict(None, f"the example does not reach {layout.name}", name)
-    wrong = report.wrong
-    return Verdict(not wrong, f"{len(wrong)} of {len(report.verdicts)}: {wrong[0]}" if wrong else "", name)
+    if report.wrong:
+        return Verdict(False, f"{len(report.wrong)} of {len(report.verdicts)}: {report.wrong[0]}", name)
+    factors = [str(factor) for factor in report.factors if not factor.ok]
+    return Verdict(report.ok, "; ".join(factors), name)
 
 
 def confirmed_by(row: Row, verdicts: Mapping[str, Verdict]) -> Row:

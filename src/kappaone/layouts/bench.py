@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from torch.overrides import TorchFunctionMode
 
 from kappaone.errors import MeasureError
 from kappaone.layouts.blocks import as_matrix
 from kappaone.layouts.capture import Heard
 from kappaone.layouts.layout import QKV, AttentionLayout, Role, RoleRows
+from kappaone.layouts.precision import Unclamped, double_precision, doubled
 
 
 class Bench:
@@ -200,7 +200,7 @@ class Bench:
                 handles.append(self._listen(role))
         handles += [norm.register_forward_hook(_passed_through) for norm in self._joint_norms()]
         try:
-            with _Unclamped() if self.layout.facts.get("clamped") else nullcontext():
+            with double_precision(), Unclamped() if self.layout.facts.get("clamped") else nullcontext():
                 out = torch.func.functional_call(self.module, dict(state), self.args, self.kwargs)
         except MeasureError:
             raise
@@ -351,17 +351,6 @@ def _plain(module: nn.Module) -> nn.Module:
     return copied
 
 
-class _Unclamped(TorchFunctionMode):
-    """Leaves out clamps, behind which a value row that is changed much is no longer linear."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func in (torch.clamp, Tensor.clamp, torch.clip, Tensor.clip) and args:
-            return args[0]
-        return func(*args, **(kwargs or {}))
-
-
 def _is_norm(module: nn.Module) -> bool:
     told = any(hasattr(module, name) for name in ("eps", "variance_epsilon", "epsilon"))
     return told and all(parameter.ndim <= 1 for parameter in module.parameters())
@@ -390,18 +379,3 @@ def _largest_late(tokens: Tensor) -> Tensor:
 
 def _floating(values: tuple[Any, ...]) -> list[Tensor]:
     return [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
-
-
-def doubled(value: Any) -> Any:
-    """Floating tensors in float64, wherever they are in the inputs; key/value caches, which remember calls, left out."""
-    if hasattr(value, "get_seq_length"):
-        return None
-    if isinstance(value, Tensor):
-        return value.double() if value.is_floating_point() else value
-    if isinstance(value, tuple):
-        return tuple(map(doubled, value))
-    if isinstance(value, list):
-        return list(map(doubled, value))
-    if isinstance(value, dict):
-        return {key: doubled(item) for key, item in value.items()}
-    return value

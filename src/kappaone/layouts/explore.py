@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from kappaone.errors import LayoutError, MeasureError
-from kappaone.layouts.bench import doubled
 from kappaone.layouts.capture import Heard
+from kappaone.layouts.precision import doubled
 from kappaone.layouts.response import NOISE, anywhere, grow, orthogonal_to
 
 Tell = Callable[[int, int], None]

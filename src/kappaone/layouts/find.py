@@ -20,6 +20,7 @@ from kappaone.layouts.adapters import all_adapters
 from kappaone.layouts.blocks import named_modules, parameters_by_name
 from kappaone.layouts.layout import AttentionLayout
 from kappaone.layouts.notice import by_calls, by_structure
+from kappaone.layouts.origin import foreign_code
 from kappaone.layouts.sharing import with_shared
 from kappaone.layouts.site import Outside, Refusal, Site
 from kappaone.layouts.spec import AttentionSpec
@@ -232,8 +233,17 @@ def _describe(site: Site, specs: list[AttentionSpec], used: set[int]) -> Answer:
             "set module.kappaone_attention = kappaone.AttentionSpec(heads=..., ...)",
         )
     answers: dict[str, list[AttentionLayout] | Outside | Refusal] = {}
+    unsure: Refusal | None = None
     for adapter in all_adapters():
         if adapter.library in sys.modules and (answer := adapter.describe(site)) is not None:
+            foreign = None if adapter.reads_code else foreign_code(site.module, adapter.library)
+            if foreign is not None:
+                # What it would leave alone may be attention in this code: whoever looks like it is noticed.
+                if not isinstance(answer, Outside):
+                    unsure = Refusal(
+                        f"looks like {adapter.name}, but runs other code than {adapter.library}'s: {foreign}"
+                    )
+                continue
             answers[adapter.name] = (
                 [answer]
                 if isinstance(answer, AttentionLayout)
@@ -244,7 +254,7 @@ def _describe(site: Site, specs: list[AttentionSpec], used: set[int]) -> Answer:
             f"{site.name!r} is claimed by the adapters {', '.join(answers)}",
             "pass the right one yourself with layouts=[...]",
         )
-    return next(iter(answers.values()), None)
+    return next(iter(answers.values()), unsure)
 
 
 def _within(name: str, other: str) -> bool:

@@ -54,11 +54,14 @@ class Adapter:
         library: the top-level package that must be loaded for it to be asked.
         describe: from a site to its layout (or layouts, where one module holds several attentions), `Outside` for
             what is no softmax attention, `Refusal` for attention that no layout can state, None for anything else.
+        reads_code: it makes sure itself that the forward does what it says; else its answer counts only for modules
+            that run the library's own code (`kappaone.layouts.origin`).
     """
 
     name: str
     library: str
     describe: Callable[[Site], Answer]
+    reads_code: bool = False
 
 
 ADAPTERS: tuple[Adapter, ...] = (
@@ -83,9 +86,9 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter("torchvision.windows", "torchvision", torchvision_windows.describe),
     Adapter("open_clip.attention", "open_clip", open_clip_attention.describe),
     Adapter("x_transformers.attention", "x_transformers", x_transformers_attention.describe),
-    Adapter("vit_pytorch.attention", "torch", vit_pytorch_attention.describe),
+    Adapter("vit_pytorch.attention", "torch", vit_pytorch_attention.describe, reads_code=True),
     Adapter("diffusers.attention", "diffusers", diffusers_attention.describe),
-    Adapter("reference.code", "torch", reference_code.describe),
+    Adapter("reference.code", "torch", reference_code.describe, reads_code=True),
     Adapter("litgpt.attention", "litgpt", litgpt_attention.describe),
 )
 
