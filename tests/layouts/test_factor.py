@@ -79,3 +79,22 @@ def test_of_packed_sequences_the_first_one_tells(scale, ok):
     layouts = find_attention(model, layouts=[AttentionSpec("0", heads=2, fused="wires", o="out", scale=scale)])
     (factor,) = verify(model, layouts, torch.randn(1, 8, 8)).factors
     assert factor.ok is ok and factor.seen == pytest.approx(0.3, rel=1e-5)
+
+
+class Shifted(Eager):
+    """The largest logit of each query is taken off before the softmax, which does not see it."""
+
+    def forward(self, x):
+        q, k, v = self.wires(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        logits = (0.3 * q @ k.mT)[:, :, None]
+        logits = logits - logits.amax(-1, keepdim=True)
+        return self.out((logits.softmax(-1)[:, :, 0] @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_shift_of_all_logits_of_a_query_does_not_count():
+    torch.manual_seed(0)
+    model = nn.Sequential(Shifted(0.0))
+    for scale, ok in ((0.3, True), (0.5, False)):
+        layouts = find_attention(model, layouts=[AttentionSpec("0", heads=2, fused="wires", o="out", scale=scale)])
+        (factor,) = verify(model, layouts, torch.randn(2, 5, 8)).factors
+        assert factor.ok is ok and factor.seen == pytest.approx(0.3, rel=1e-5)

@@ -104,6 +104,8 @@ def fitted(expected: Tensor, heard: Heard) -> tuple[float | None, str]:
         logits = heard.softmax.double()
     else:
         return None, "unheard: no softmax and no scaled_dot_product_attention"
+    if logits.ndim == 5 and logits.shape[-3] == 1:
+        logits = logits.squeeze(-3)  # one window that holds all tokens (Hiera)
     if logits.ndim >= 4 and logits.shape[-3] != expected.shape[1]:
         raise LayoutError(
             f"the softmax works on {logits.shape[-3]} heads, the layout has {expected.shape[1]}",
@@ -116,6 +118,9 @@ def fitted(expected: Tensor, heard: Heard) -> tuple[float | None, str]:
         return None, f"the softmax saw {tuple(logits.shape)}, q k^T has {tuple(expected.shape)}"
     logits = logits.reshape(expected.shape)
     seen = logits > _MASKED
+    if bool((logits.masked_fill(~seen, float("-inf")).amax(-1).abs() == 0).all()):
+        # Each query's largest logit was taken off, which the softmax does not see: so is the mean, on both sides.
+        expected, logits = (_centered(t, seen) for t in (expected, logits))
     x, y = expected[seen], logits[seen]
     size = float(y.norm())
     if size == 0 or float(x.norm()) == 0:
@@ -125,3 +130,9 @@ def fitted(expected: Tensor, heard: Heard) -> tuple[float | None, str]:
     if not scale > 0 or rest > _CLEAN:
         return None, f"what entered the softmax differs from the best multiple of q k^T by {rest:.2g} relatively"
     return scale, ""
+
+
+def _centered(logits: Tensor, seen: Tensor) -> Tensor:
+    """Without the mean of what each query sees."""
+    kept = logits.masked_fill(~seen, 0.0)
+    return logits - kept.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)

@@ -24,10 +24,7 @@ def describe(site: Site) -> Outside | Refusal | None:
         return Outside("an mLSTM: a matrix memory with gates, without a softmax")
     if {"key", "receptance", "value", "output"} <= children and "time_decay" in own:
         return Outside("an RWKV recurrence: weights by decay and key alone")
-    if (
-        any(name.endswith("query_content_proj") for name in children)
-        or {"q_content_proj", "k_content_proj"} <= children
-    ):
+    if any(name.endswith("query_content_proj") for name in children):
         return Refusal("queries and keys are sums, or pairs, of projections of contents and of positions")
     if own == {"query"} and children == {"norm"}:
         return Outside("a weighted sum of earlier blocks' outputs, token by token")
