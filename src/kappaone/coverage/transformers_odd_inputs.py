@@ -256,6 +256,44 @@ def _states(model: Any, inputs: Inputs) -> Inputs:
     }  # fmt: skip
 
 
+def _phrase(model: Any, inputs: Inputs) -> Inputs:
+    """Grounding DINO: tokens see those of their phrase, which ends at a special token (BERT's [CLS] 101, [SEP] 102).
+
+    The first and the last token of a text see themselves alone.
+    """
+    ids = inputs["input_ids"]
+    ids = ids + 4 * ((ids == 101) | (ids == 102)).long()
+    ids[:, 0], ids[:, -2] = 101, 102
+    return {**inputs, "input_ids": ids}
+
+
+def _dimmed(model: Any, inputs: Inputs) -> Inputs:
+    """A darker picture with more tokens: an untrained network without biases gives large ones to a bright one."""
+    return {**inputs, "pixel_values": 0.1 * torch.randn(2, 3, 128, 128)}
+
+
+def _bright(model: Any, inputs: Inputs) -> Inputs:
+    """Untrained, RepViT leaves 1e-9 of a picture's contrast: its batch norms are set to what they see."""
+    norms = [m for n, m in model.named_modules() if "timm_model" in n and isinstance(m, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        norm.train()
+        norm.momentum = 1.0
+    with torch.no_grad():
+        model.vision_encoder(inputs["pixel_values"])
+    for norm in norms:
+        norm.eval()
+    return _prompted(model, inputs)
+
+
+def _biased(model: Any, inputs: Inputs) -> Inputs:
+    """Conditional DETR: queries start at zero and, without biases, stay so through the first self-attention."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("self_attn.o_proj.bias"):
+                parameter.normal_(std=0.2)
+    return inputs
+
+
 # What else it takes to make an input, from (model, inputs so far).
 ODD: dict[str, Change] = {
     "autoformer": _series,
@@ -267,7 +305,8 @@ ODD: dict[str, Change] = {
     "sam_hq": _prompted,
     "sam2": _prompted,
     "sam3_tracker": _prompted,
-    "edgetam": _prompted,
+    "edgetam": _bright,
+    "conditional_detr": _biased,
     "lxmert": _lxmert,
     "decision_transformer": _states,
     "patchtst": _with(past_values=lambda m, i: torch.randn(2, m.config.context_length, m.config.num_input_channels)),
@@ -333,6 +372,12 @@ ODD: dict[str, Change] = {
     "video_llama_3_vision": _with(merge_sizes=lambda m, i: torch.tensor([2, 2])),
     "vibevoice_acoustic_tokenizer_encoder": lambda m, i: {"hidden_states": torch.randn(2, 1, 6400)},
     "vibevoice_acoustic_tokenizer_decoder": lambda m, i: {"hidden_states": torch.randn(2, m.config.hidden_size, 8)},
+    "rt_detr": _dimmed,
+    "rt_detr_v2": _dimmed,
+    "grounding-dino": _phrase,
+    "mm-grounding-dino": _phrase,
+    # Patches of several bytes, so that each patch has a choice.
+    "blt": _with(patch_lengths=lambda m, i: torch.tensor([[1, 5, 5, 5]] * 2)),
     "big_bird": _long,
     "bigbird_pegasus": _long,
     "longformer": _first_token_global,

@@ -189,7 +189,7 @@ def _rebuilt(config: Any, new: dict[str, Any]) -> Any:
     chosen = {
         key: value
         for key, value in {**given, **new}.items()
-        if (key in (*known, "out_indices") or is_config(value))
+        if (key in (*known, "out_indices", "per_layer_config") or is_config(value))
         and key not in ("model_type", "_out_indices", "_out_features")
     }
     result = type(config)(**chosen)

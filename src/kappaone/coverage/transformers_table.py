@@ -80,6 +80,9 @@ _SAM3_NECK: dict[str, Any] = {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4
 # A tower that timm builds: the smallest of its family.
 _PE_TINY: dict[str, Any] = {"vision_config": {"architecture": "vit_pe_core_tiny_patch16_384"}}
 
+# Layers whose heads are wider than those of the others: with 512, logits without a scale would saturate the softmax.
+_WIDE: dict[str, Any] = {"per_layer_config": {1: {"head_dim": 16}}}
+
 # Entries of the small configuration; a dict under the name of a part goes into that part.
 CONFIG: dict[str, dict[str, Any]] = {
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 8},
@@ -165,6 +168,10 @@ CONFIG: dict[str, dict[str, Any]] = {
     "edgetam": {"vision_config": _SAM3_NECK},
     "edgetam_vision_model": _SAM3_NECK,
     "minimax_m3_vl": {"merged_hidden_size": 256},
+    **{name: {"text_config": _WIDE} for name in ("gemma4", "gemma4_unified", "embedding_gemma2")},
+    **{name: _WIDE for name in ("gemma4_text", "gemma4_unified_text", "embedding_gemma2_text")},
+    # Sixteen windows, each of more than one token.
+    "lw_detr": {"backbone_config": {"image_size": 256}},
     "levit": {"image_size": 128},  # its last stage must have more than one token
     "mobilevit": {"initializer_range": 0.4},  # with less, its depthwise convolutions leave nothing to attend to
     "mobilebert": {"intra_bottleneck_size": 32, "true_hidden_size": 32},
