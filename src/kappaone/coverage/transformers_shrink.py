@@ -11,17 +11,17 @@ The rules read the name and value of an entry, never the model's class. What the
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from kappaone.coverage.transformers_heads import HEAD_KEYS, WIDTH, few_heads, latent, rope
+from kappaone.coverage.transformers_layers import layers
+from kappaone.coverage.transformers_stages import images, staged
 from kappaone.coverage.transformers_table import CONFIG
 
-WIDTH, FFN, HEADS, GROUPED, VOCAB, POSITIONS = 64, 96, 4, 2, 512, 256
-_HEAD_DIM = WIDTH // HEADS
-_MOST_LAYERS = 12
+FFN, VOCAB, POSITIONS = 96, 512, 256
 
 _WIDTHS = re.compile(
     r"^(\w+_)?(hidden_size|hidden_dim|d_model|embed_dim|embedding_size|embedding_dim|emb_dim|n_embd|projection_dim|project_dim"
@@ -38,24 +38,6 @@ _FFNS = re.compile(
     r"|feed_forward_hidden_size|linear_units|intermediate_dim|intermediate_size_mlp|intermediate_channels|feedforward_size"
     r"|ffn_size|inner_dim|hidden_dim_ff|feed_forward_size|feed_forward_dim)$"
 )
-_HEAD_KEYS = re.compile(
-    r"^(\w+_)?(num_attention_heads|num_heads|n_head|n_heads|attention_heads|num_head|heads|nheads)$"
-)
-_NOT_HEADS = re.compile(r"(linear|mamba|key_value|kv|index|conv)")
-_KV_KEYS = re.compile(
-    r"^(\w*?)(num_key_value_heads|num_kv_heads|kv_n_heads|num_global_key_value_heads|n_kv_heads|multi_query_group_num)$"
-)
-_HEAD_DIMS = re.compile(
-    r"^(\w+_)?(head_dim|head_size|d_kv|d_head|dim_head|kv_channels|attention_head_size|attention_head_dim|key_dim)$"
-)
-_LAYER_KEYS = re.compile(
-    r"^(\w+_)?(num_hidden_layers|num_layers|n_layer|n_layers|encoder_layers|decoder_layers|depth|layers|num_decoder_layers"
-    r"|num_encoder_layers|num_blocks|l_layers|x_layers|r_layers)$"
-)
-_NOT_LAYERS = re.compile(
-    r"(nextn|kv_shared|adapter|conv|feat_extract|residual|lstm|iou_head|mtp|proj|predictor|depth_mult|dense)"
-)
-_PATCHES = ("patch_size",)
 _TOKENS = re.compile(r"(_token_id|_token_ids|_token_index|_token|_idx|_index|_token_offset|_id)$")
 _EXPERTS = re.compile(
     r"^(\w+_)?(num_experts|n_routed_experts|num_local_experts|moe_num_experts|n_experts|num_routed_experts|zero_expert_num)$"
@@ -140,7 +122,7 @@ def _shrunk(config: Any, tokens: _Tokens, table: dict[str, Any]) -> Any:
     if _convolutional(old):
         small = {"image_size": 64} if isinstance(old.get("image_size"), int) and old["image_size"] > 64 else {}
         return _rebuilt(config, {**small, **table})
-    new = _layers(old)
+    new = layers(old)
     for key, value in old.items():
         if key in new or key.startswith("_"):
             continue
@@ -152,13 +134,13 @@ def _shrunk(config: Any, tokens: _Tokens, table: dict[str, Any]) -> Any:
             changed = _value(key, value, old, tokens)
             if changed is not value:
                 new[key] = changed
-    _heads(old, new)
-    _latent(old, new)
-    _images(old, new)
-    _staged(old, new)
-    rope = _rope(old, new)
-    if rope is not None:
-        new["rope_parameters"] = rope
+    few_heads(old, new)
+    latent(old, new)
+    images(old, new)
+    staged(old, new)
+    turned = rope(old, new)
+    if turned is not None:
+        new["rope_parameters"] = turned
     for key, value in table.items():
         if not is_config(old.get(key)):
             base = new.get(key, old.get(key))
@@ -174,7 +156,7 @@ def _convolutional(old: dict[str, Any]) -> bool:
         pictures
         and not parts
         and "num_hidden_layers" not in old
-        and not any(_HEAD_KEYS.match(key) or key == "attention_heads" for key in old)
+        and not any(HEAD_KEYS.match(key) or key == "attention_heads" for key in old)
     )
 
 
@@ -265,273 +247,3 @@ def _list_value(key: str, value: Any, old: dict[str, Any], tokens: _Tokens) -> A
     if _TOKENS.search(key):
         return type(value)(tokens.fit(item) for item in value)
     return value
-
-
-# --- layers -----------------------------------------------------------------------------------------------------------
-
-_INDEX_LISTS = re.compile(
-    r"(indexes|indices|idxs|_layer_ids|mlp_only_layers|moe_layers|cross_attention_layers|_blocks|_idx|layers_idx|source_layers"
-    r"|layer_ids|_layers)$"
-)
-_THRESHOLDS = (
-    "first_k_dense_replace",
-    "num_dense_layers",
-    "first_num_dense_layers",
-    "n_dense_layers",
-    "moe_layer_start_index",
-    "num_kv_shared_layers",
-)
-
-
-def _layers(old: dict[str, Any]) -> dict[str, Any]:
-    """Layer counts and all that goes by layer: one layer of every kind, in order."""
-    counts = {
-        key: value
-        for key, value in old.items()
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0
-        and _LAYER_KEYS.match(key) and not _NOT_LAYERS.search(key)
-    }  # fmt: skip
-    new: dict[str, Any] = {}
-    for key, count in counts.items():
-        main = key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "layers", "encoder_layers")
-        by_layer = _by_layer(old, count) if main else {}
-        by_index = _by_index(old, count) if main else {}
-        kept = _kept_layers(old, count, by_layer, by_index, main)
-        new[key] = len(kept)
-        new.update({name: type(values)(values[i] for i in kept) for name, values in by_layer.items()})
-        for name, values in by_index.items():
-            new[name] = type(values)(kept.index(i) for i in dict.fromkeys(values) if i in kept)
-        if main and outputs(old):
-            new["out_indices"] = list(range(len(kept) - len(outputs(old)) + 1, len(kept) + 1))
-        if main:
-            for name in _THRESHOLDS:
-                limit = old.get(name)
-                if isinstance(limit, int) and limit > 0:
-                    threshold = count - limit if "shared" in name else limit
-                    below = sum(i < threshold for i in kept)
-                    new[name] = len(kept) - below if "shared" in name else below
-    return new
-
-
-def _by_layer(old: dict[str, Any], count: int) -> dict[str, Any]:
-    return {
-        name: values
-        for name, values in old.items()
-        if isinstance(values, (list, tuple)) and len(values) == count and count > 3 and name not in ("stage_names",)
-        and not (name.startswith("conv_") or "kernel" in name or "stride" in name)
-    }  # fmt: skip
-
-
-def _by_index(old: dict[str, Any], count: int) -> dict[str, Any]:
-    return {
-        name: values
-        for name, values in old.items()
-        if isinstance(values, (list, tuple)) and not name.startswith("_") and _INDEX_LISTS.search(name) and values and len(values) < count
-        and all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < count for i in values)
-    }  # fmt: skip
-
-
-def _kept_layers(
-    old: dict[str, Any], count: int, by_layer: dict[str, Any], by_index: dict[str, Any], main: bool
-) -> list[int]:
-    thresholds = [old[name] if "shared" not in name else count - old[name] for name in _THRESHOLDS
-                  if main and isinstance(old.get(name), int) and old[name] > 0]  # fmt: skip
-    seen: dict[str, int] = {}
-    for i in range(count):
-        kind = repr((
-            [values[i] for values in by_layer.values()],
-            [i if name.startswith("out_") else i in values for name, values in by_index.items()],
-            [i < limit for limit in thresholds],
-        ))  # fmt: skip
-        seen.setdefault(kind, i)
-    kept = sorted(seen.values())[:_MOST_LAYERS]
-    least = max(2, len(outputs(old))) if main else 2
-    kept += [i for i in range(count) if i not in kept][: max(0, least - len(kept))]
-    return sorted(kept)
-
-
-def outputs(old: dict[str, Any]) -> list[int]:
-    """Which stages a backbone hands out; empty for the last one alone, or where stages are not layers."""
-    indices = old.get("_out_indices")
-    return list(indices) if _numbers(indices) and len(indices) > 1 and not _numbers(old.get("depths")) else []  # type: ignore[arg-type]
-
-
-# --- heads ------------------------------------------------------------------------------------------------------------
-
-
-def _heads(old: dict[str, Any], new: dict[str, Any]) -> None:
-    width = next(
-        (
-            old[key]
-            for key in ("hidden_size", "d_model", "n_embd", "embed_dim", "hidden_dim")
-            if isinstance(old.get(key), int)
-        ),
-        None,
-    )
-    small = min(width, WIDTH) if width else WIDTH
-    for key, value in old.items():
-        if not isinstance(value, int) or isinstance(value, bool):
-            continue
-        if _HEAD_KEYS.match(key) and not _NOT_HEADS.search(key):
-            new[key] = min(value, HEADS)
-        elif match := _KV_KEYS.match(key):
-            heads = next(
-                (
-                    old[k]
-                    for k in (f"{match[1]}num_attention_heads", "num_attention_heads", "n_heads", "num_heads")
-                    if isinstance(old.get(k), int)
-                ),
-                value,
-            )
-            new[key] = min(HEADS, heads) if value == heads else 1 if value == 1 else min(GROUPED, value)
-        elif _HEAD_DIMS.match(key) and not re.search(r"(qk|v_head|linear|mamba|index)", key):
-            prefix = key.removesuffix("head_dim")
-            heads = next(
-                (
-                    old[k]
-                    for k in (f"{prefix}num_attention_heads", "num_attention_heads", "n_heads", "num_heads")
-                    if isinstance(old.get(k), int)
-                ),
-                0,
-            )
-            few = min(heads, HEADS) or HEADS
-            if not width or not heads or value * heads == width:
-                new[key] = small // few
-            else:
-                new[key] = small // few * 2 if value * heads > width else max(8, small // few // 2)
-
-
-def _latent(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Multi-head latent attention, indexers, linear attention and state spaces."""
-    if isinstance(old.get("kv_lora_rank"), int):
-        for key, size in (("kv_lora_rank", 32), ("q_lora_rank", 48), ("qk_nope_head_dim", 16), ("qk_rope_head_dim", 8)):
-            if isinstance(old.get(key), int) and old[key] > 0:
-                new[key] = size
-        if old.get("qk_nope_head_dim") == old.get("qk_rope_head_dim"):
-            new["qk_rope_head_dim"] = 16
-        rope = new.get("qk_rope_head_dim", 0)
-        if isinstance(old.get("v_head_dim"), int):
-            new["v_head_dim"] = 16 if old["v_head_dim"] == old.get("qk_nope_head_dim") else 24
-        if isinstance(old.get("qk_head_dim"), int):
-            new["qk_head_dim"] = 16 + rope
-        if isinstance(old.get("head_dim"), int):
-            new["head_dim"] = rope if old["head_dim"] == old.get("qk_rope_head_dim") else 16 + rope
-    sizes = {
-        "index_head_dim": 16, "index_n_heads": 4, "index_topk": 8, "linear_num_heads": 4, "linear_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "mamba_n_heads": 8, "mamba_d_head": 16,
-        "mamba_chunk_size": 16, "ssm_state_size": 16, "state_size": 16, "mamba_d_state": 16,
-    }  # fmt: skip
-    for key, size in sizes.items():
-        value = old.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and value > size and key not in new:
-            new[key] = size
-    if isinstance(old.get("rotary_dim"), int) and not isinstance(old["rotary_dim"], bool):
-        before, after = _head_dim(old), _head_dim({**old, **new})
-        if before and after:
-            new["rotary_dim"] = max(4, old["rotary_dim"] * after // before // 2 * 2)
-    if isinstance(old.get("v_head_dim"), int) and "v_head_dim" not in new:
-        new["v_head_dim"] = new.get("head_dim", _HEAD_DIM)
-
-
-def _rope(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | None:
-    """Rotary parameters that go by the head's width."""
-    rope = old.get("rope_parameters")
-    if not isinstance(rope, dict):
-        return None
-    before, after = _head_dim(old), _head_dim({**old, **new})
-
-    def fit(values: dict[str, Any]) -> dict[str, Any]:
-        out = dict(values)
-        section = out.get("mrope_section")
-        if section and before and after:
-            share = sum(section) / before
-            out["mrope_section"] = _split(round(share * after), list(section))
-        for key in ("short_factor", "long_factor"):
-            if isinstance(out.get(key), list) and after:
-                out[key] = out[key][: max(1, len(out[key]) * after // (before or after))]
-        return {key: fit(value) if isinstance(value, dict) else value for key, value in out.items()}
-
-    return fit(rope)
-
-
-def _head_dim(values: dict[str, Any]) -> int | None:
-    if isinstance(values.get("head_dim"), int):
-        return int(values["head_dim"])
-    width = next((values[k] for k in ("hidden_size", "n_embd", "d_model") if isinstance(values.get(k), int)), None)
-    heads = next(
-        (values[k] for k in ("num_attention_heads", "n_head", "n_heads") if isinstance(values.get(k), int)), None
-    )
-    return width // heads if isinstance(width, int) and isinstance(heads, int) else None
-
-
-def _split(total: int, shares: list[int]) -> list[int]:
-    """Whole numbers in the ratio of the shares, at least one each, that add up to the total."""
-    out = [max(1, total * share // sum(shares)) for share in shares]
-    while sum(out) < total:
-        out[out.index(min(out))] += 1
-    while sum(out) > total:
-        out[out.index(max(out))] -= 1
-    return out
-
-
-# --- pictures ---------------------------------------------------------------------------------------------------------
-
-
-def _images(old: dict[str, Any], new: dict[str, Any]) -> None:
-    image, patch = old.get("image_size"), old.get("patch_size")
-    if isinstance(patch, (list, tuple)) and len(set(patch)) == 1:
-        patch = patch[0]
-    if not isinstance(patch, int):
-        return
-    merge = old.get("spatial_merge_size", 1)
-    side = patch * 4 * (merge if isinstance(merge, int) else 1)
-    if patch <= 4:
-        side = patch * 32  # windows and stages: every stage halves the grid
-    if isinstance(image, int) and image > side:
-        new["image_size"] = side
-        if old.get("image_embedding_size") == image // patch:
-            new["image_embedding_size"] = side // patch
-    elif isinstance(image, (list, tuple)) and image and all(isinstance(i, int) for i in image):
-        new["image_size"] = type(image)(min(i, side) for i in image)
-
-
-def _staged(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Networks in stages: few blocks in each, widths in the same ratio, 16 for each head."""
-    by_stage = [key for key in ("depths", "depth", "layer_depths") if _numbers(old.get(key))]
-    if not by_stage:
-        return
-    for key in by_stage:
-        new[key] = type(old[key])(min(int(d), 2) for d in old[key])
-    heads_key = next((k for k in ("num_heads", "num_attention_heads", "num_head") if _numbers(old.get(k))), None)
-    heads = [int(h) for h in old[heads_key]] if heads_key else None
-    if heads_key and heads:
-        few = math.gcd(*heads)
-        new[heads_key] = type(old[heads_key])(h // few for h in heads)
-    for key in ("hidden_sizes", "embed_dims", "embed_dim", "neck_hidden_sizes"):
-        if _numbers(old.get(key)):
-            new[key] = type(old[key])(stages([int(w) for w in old[key]], heads))
-    if isinstance(old.get("window_size"), int) and heads:
-        new["window_size"] = 4
-    if heads and isinstance(old.get("embed_dim"), int):
-        new["embed_dim"] = 16 * (heads[0] // math.gcd(*heads))
-        new.pop("hidden_size", None)  # embed_dim times two for each stage
-
-
-def _numbers(value: Any) -> bool:
-    if not isinstance(value, (list, tuple)):
-        return False
-    return bool(value) and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
-
-
-def stages(widths: list[int], heads: list[int] | None = None) -> list[int]:
-    """Per-stage widths in the ratio of the given ones, 16 for each head.
-
-    Examples:
-        >>> stages([96, 192, 384, 768], [3, 6, 12, 24])
-        [16, 32, 64, 128]
-    """
-    if heads and len(heads) == len(widths):
-        common = math.gcd(*heads)
-        return [16 * head // common for head in heads]
-    common = min(widths)
-    return [max(16, round(32 * width / common / 16) * 16) for width in widths]

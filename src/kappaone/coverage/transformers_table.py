@@ -169,7 +169,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "edgetam_vision_model": _SAM3_NECK,
     "minimax_m3_vl": {"merged_hidden_size": 256},
     **{name: {"text_config": _WIDE} for name in ("gemma4", "gemma4_unified", "embedding_gemma2")},
-    **{name: _WIDE for name in ("gemma4_text", "gemma4_unified_text", "embedding_gemma2_text")},
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text", "embedding_gemma2_text"), _WIDE),
     # Sixteen windows, each of more than one token.
     "lw_detr": {"backbone_config": {"image_size": 256}},
     "levit": {"image_size": 128},  # its last stage must have more than one token
