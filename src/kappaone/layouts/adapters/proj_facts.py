@@ -131,10 +131,13 @@ _OWN_LAW = {
     "kaiming_uniform_",
     "lecun_normal_",
     "q_proj",
-    "trunc_normal_",
     "xavier_normal_",
     "xavier_uniform_",
 }
+
+
+# And any other word for drawing.
+_DRAWS = _OWN_LAW | {"trunc_normal_", "normal_", "uniform_", "orthogonal_", "sqrt"}
 
 
 def drawn_by(site: Site) -> tuple[Law, ...]:
@@ -152,7 +155,11 @@ def drawn_by(site: Site) -> tuple[Law, ...]:
         words = words_in(code)
         if {"get_text_config", "LSTM"} <= words:  # the common rule
             return nearest_law(site)
-        if "super" not in words or words & _OWN_LAW:
+        # Cut at +-2 whatever the width, so N(0, width^2): DINOv2 draws linear maps by it, ViT tables of positions only.
+        truncated = {"trunc_normal_", "weight"} <= words
+        if truncated and words & _DRAWS == {"Linear", "trunc_normal_"} and "initializer_range" in words:
+            return nearest_law(site)
+        if "super" not in words or words & _OWN_LAW or truncated:
             return ()
     return ()
 
