@@ -188,3 +188,14 @@ class LucidInterleaved(Lucid):
         attn = self.attend(q @ k.mT * self.scale)
         out: Tensor = self.to_out((attn @ v).permute(0, 2, 3, 1).flatten(-2))
         return out
+
+
+class LucidSwapped(Lucid):
+    """The same attributes, shapes and patterns, and the chunks in another order."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.to_qkv(self.norm(x)).chunk(3, dim=-1)
+        k, v, q = (rearrange(t, "b n (h d) -> b h n d", h=self.heads) for t in qkv)
+        attn = self.dropout(self.attend(q @ k.mT * self.scale))
+        out: Tensor = self.to_out(rearrange(attn @ v, "b h n d -> b n (h d)"))
+        return out

@@ -122,3 +122,23 @@ def test_a_proposed_glob_names_refused_layers_and_nothing_else():
     spec = AttentionSpec(match="[02]", heads=2, q="to_q", k="to_k", v="to_v")
     found = find_attention(nn.Sequential(_Unknown(), nn.LayerNorm(8), _Unknown()), layouts=[spec])
     assert [layout.name for layout in found] == ["0", "2"]
+
+
+def test_tied_roles_lie_over_each_other():
+    model = nn.Sequential(_Unknown())
+    model[0].to_v.weight = model[0].to_k.weight
+    spec = AttentionSpec(match="0", heads=2, q="to_q", k="to_k", v="to_v")
+    with pytest.raises(LayoutError, match="blocks k0 and v0 lie over each other"):
+        find_attention(model, layouts=[spec])
+
+
+def test_an_output_projection_that_holds_queries_is_an_error():
+    spec = AttentionSpec(match="0", heads=2, q="to_q", k="to_k", v="to_v", o="to_q")
+    with pytest.raises(LayoutError, match=r"output projection '0.to_q.weight' also holds"):
+        find_attention(nn.Sequential(_Unknown()), layouts=[spec])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:.*jit.*:DeprecationWarning")
+def test_scripted_models_are_refused_by_name():
+    with pytest.raises(LayoutError, match="scripted or traced"):
+        find_attention(torch.jit.script(nn.TransformerEncoderLayer(8, 2)))

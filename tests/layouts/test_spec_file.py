@@ -44,3 +44,20 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, text, what):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(SpecError, match="No such file"):
         read_specs(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("match = 3", "fused = 3", "fused = ''", "order = 3", "o = true", "o = ''"),
+        *("scale = true", "causal = 'yes'", "causal = 1", "transposed = 'no'", "facts = 3", "facts = ['gate']"),
+    ],
+)
+def test_values_of_another_type_are_named(tmp_path, line):
+    key = line.partition(" ")[0]
+    table = {"match": "'0'", "heads": "2", "fused": "'w'"}
+    text = "[[layout]]\n" + "".join(f"{k} = {v}\n" for k, v in table.items() if k != key) + line
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(SpecError, match=f"layout 1: .*{key}=.*expected"):
+        read_specs(file)

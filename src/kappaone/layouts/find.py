@@ -13,12 +13,13 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from kappaone.errors import LayoutError, SpecError
 from kappaone.layouts.adapters import all_adapters
 from kappaone.layouts.blocks import named_modules, parameters_by_name
-from kappaone.layouts.layout import AttentionLayout
+from kappaone.layouts.layout import QKV, AttentionLayout
 from kappaone.layouts.notice import by_calls, by_structure
 from kappaone.layouts.origin import foreign_code
 from kappaone.layouts.sharing import with_shared
@@ -82,6 +83,11 @@ def survey(
         raise SpecError(
             f"the model is {type(model).__name__}; expected a torch.nn.Module",
             "pass the built model, not its builder or a list",
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise LayoutError(
+            f"the model is a {type(model).__name__}: a scripted or traced model no longer says what its modules are",
+            "pass the model before torch.jit.script or torch.jit.trace",
         )
     if layouts is not None and not isinstance(layouts, Sequence):
         raise SpecError(f"layouts={layouts!r}; expected a list", "pass layouts=[kappaone.AttentionSpec(...)]")
@@ -262,7 +268,7 @@ def _within(name: str, other: str) -> bool:
 
 
 def _check_shapes(parameters: Mapping[str, nn.Parameter], layout: AttentionLayout) -> None:
-    _check_overlaps(layout)
+    _check_overlaps(parameters, layout)
     for role in ("q", "k", "v", "o"):
         rows = {"q": layout.q, "k": layout.k, "v": layout.v, "o": layout.o}[role]
         if rows is None:
@@ -283,17 +289,28 @@ def _check_shapes(parameters: Mapping[str, nn.Parameter], layout: AttentionLayou
             )
 
 
-def _check_overlaps(layout: AttentionLayout) -> None:
-    """No row belongs to two blocks: a write into one would go over the other."""
-    taken: dict[tuple[str, int], str] = {}
+def _check_overlaps(parameters: Mapping[str, nn.Parameter], layout: AttentionLayout) -> None:
+    """No row belongs to two blocks: a write into one would go over the other. Tied weights are one."""
+    stored = {name: id(parameters[name]) if name in parameters else name for name in _weights(layout)}
+    taken: dict[tuple[int | str, int], str] = {}
     for role, rows in (("q", layout.q), ("k", layout.k), ("v", layout.v)):
         for head in range(rows.heads):
             span = rows.span(head)
             for index in range(span.start, span.stop, span.step):
-                other = taken.setdefault((rows.parameter, index), f"{role}{head}")
+                other = taken.setdefault((stored[rows.parameter], index), f"{role}{head}")
                 if other != f"{role}{head}":
                     raise LayoutError(
                         f"layer {layout.name!r} ({layout.source}): blocks {other} and {role}{head} lie over each other "
                         f"in {rows.parameter!r}",
-                        "give each role its own rows; for q, k and v in one weight use fused= and order=",
+                        "give each role its own rows; for q, k and v in one weight use fused= and order=; roles that share "
+                        "one weight cannot be set apart",
                     )
+    if layout.o is not None and stored[layout.o.parameter] in {stored[layout.role(role).parameter] for role in QKV}:
+        raise LayoutError(
+            f"layer {layout.name!r} ({layout.source}): the output projection {layout.o.parameter!r} also holds q, k or v",
+            "correct o=, or leave it out",
+        )
+
+
+def _weights(layout: AttentionLayout) -> set[str]:
+    return {layout.role(role).parameter for role in QKV} | ({layout.o.parameter} if layout.o is not None else set())

@@ -67,6 +67,12 @@ def unwrapped(found: Any) -> FunctionType | None:
             return found if isinstance(found, FunctionType) else None
 
 
+def is_of(function: Any, library: str) -> bool:
+    """Whether a function's code was written in a package."""
+    found = unwrapped(function)
+    return found is not None and _is_of(found, library)
+
+
 def _is_of(function: FunctionType, library: str) -> bool:
     # Decorators without functools.wraps are defined in the library too.
     return str(function.__globals__.get("__name__", "")).partition(".")[0] == library

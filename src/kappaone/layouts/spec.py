@@ -65,6 +65,7 @@ class AttentionSpec:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name in ("heads", "kv_heads", "head_dim", "value_dim"):
             value = getattr(self, name)
             if (value is None and name != "heads") or (type(value) is int and value >= 1):
@@ -77,7 +78,8 @@ class AttentionSpec:
                 f"layout spec {self.match!r}: {self.heads} heads cannot share {self.kv_heads} kv_heads evenly",
                 "kv_heads must divide heads",
             )
-        if self.scale is not None and (not isinstance(self.scale, (int, float)) or not 0 < self.scale < float("inf")):
+        number = isinstance(self.scale, (int, float)) and not isinstance(self.scale, bool)
+        if self.scale is not None and (not number or not 0 < self.scale < float("inf")):
             raise SpecError(
                 f"layout spec {self.match!r}: scale={self.scale!r}; expected a positive number",
                 "leave it out for 1/sqrt(head_dim)",
@@ -96,6 +98,29 @@ class AttentionSpec:
                 + (f"fused={self.fused!r} holds {' '.join(sorted(inside))} by its order, " if inside else "")
                 + f"{' '.join(sorted(named)) or 'no role'} named apart; expected each of q, k, v once",
                 "name the child modules (or parameters): fused=... with order=, or q=, k=, v=",
+            )
+
+    def _check_types(self) -> None:
+        """What a TOML file can hold and Python's annotations do not catch."""
+        for name in ("match", "order", "fused", *QKV, "o"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and (value is not None or name in ("match", "order")):
+                raise SpecError(f"layout spec {self.match!r}: {name}={value!r}; expected a string", f"correct {name}=")
+            if value == "" and name != "match":
+                raise SpecError(
+                    f"layout spec {self.match!r}: {name}={value!r}; expected the name of a child or a parameter",
+                    f"leave {name}= out where there is none",
+                )
+        for name in ("causal", "transposed"):
+            if getattr(self, name) is not None and not isinstance(getattr(self, name), bool):
+                raise SpecError(
+                    f"layout spec {self.match!r}: {name}={getattr(self, name)!r}; expected true or false",
+                    f"leave {name}= out where it is not known",
+                )
+        if not isinstance(self.facts, Mapping):
+            raise SpecError(
+                f"layout spec {self.match!r}: facts={self.facts!r}; expected a table, such as {{ gate = true }}",
+                "write facts as a table of names and values",
             )
 
     def _order(self) -> Order:

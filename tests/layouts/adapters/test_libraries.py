@@ -221,3 +221,29 @@ def test_multihead_attention_says_where_its_keys_come_from() -> None:
     assert facts["cross"]
     assert facts["bias_kv"]
     assert facts["add_zero_attn"]
+
+
+def test_a_processor_of_somebodys_own_is_refused() -> None:
+    import diffusers
+
+    class Interleaved:
+        def __call__(self, attn: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            q, k, v = (
+                f(hidden_states).unflatten(-1, (-1, attn.heads)).permute(0, 3, 1, 2)
+                for f in (attn.to_q, attn.to_k, attn.to_v)
+            )
+            mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            out: torch.Tensor = attn.to_out[0](mixed.permute(0, 2, 3, 1).flatten(2))
+            return out
+
+    attention = diffusers.models.attention_processor.Attention(query_dim=16, heads=2, dim_head=8)
+    assert find_attention(nn.Sequential(attention))[0].source == "diffusers.attention"
+    attention.set_processor(Interleaved())
+    found = survey(nn.Sequential(attention))
+    assert not found.layouts and [item.name for item in found.refused] == ["0"]
+
+
+def test_a_copy_is_read_by_its_code_although_vit_pytorch_is_loaded() -> None:
+    import vit_pytorch  # noqa: F401
+
+    assert not survey(nn.Sequential(copied.LucidSwapped())).layouts

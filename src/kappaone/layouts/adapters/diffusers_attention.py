@@ -18,6 +18,7 @@ from kappaone.laws import Law
 from kappaone.layouts.adapters import code
 from kappaone.layouts.adapters.shared import fused_rows
 from kappaone.layouts.layout import AttentionLayout, RoleRows
+from kappaone.layouts.origin import is_of
 from kappaone.layouts.site import Outside, Site
 
 _SOFTMAX = {
@@ -64,6 +65,8 @@ def describe(site: Site) -> list[AttentionLayout] | Outside | None:
     if not {"to_q", "to_v"} <= children:
         return None
     run = type(processor).forward if isinstance(processor, nn.Module) else type(processor).__call__
+    if not is_of(run, "diffusers"):
+        return None  # a processor of somebody's own may cut and mix as it likes
     names = code.called_names(run)
     if not names & _SOFTMAX and {"to_q", "to_k"} <= children:
         return Outside("linear attention: its processor takes no softmax")

@@ -16,6 +16,7 @@ from kappaone.laws import Law
 from kappaone.layouts.adapters import code
 from kappaone.layouts.adapters.shared import fused_rows
 from kappaone.layouts.layout import AttentionLayout, RoleRows
+from kappaone.layouts.origin import foreign_code
 from kappaone.layouts.site import Outside, Projection, Refusal, Site
 
 # How the roles are stored: child and the order of what it holds.
@@ -42,7 +43,7 @@ _OUT = ("to_out", "to_out.0", "to_out.1", "to_out.linear", "proj")
 
 def describe(site: Site) -> AttentionLayout | Outside | Refusal | None:
     """The layout of one of vit-pytorch's attentions, or None."""
-    library = "vit_pytorch" in sys.modules
+    library = "vit_pytorch" in sys.modules and foreign_code(site.module, "vit_pytorch") is None
     if not library and not (_copied(site) and code.names_in_order(site.module, "q", "k", "v")):
         return None
     if (declined := _declined(site) if library else None) is not None:
