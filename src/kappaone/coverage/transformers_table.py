@@ -274,6 +274,7 @@ NOTES: dict[str, str] = {
     "nemo_speechlm": "the word timestamp encoder is built and does not run",
     "video_llava": "runs on a picture; the film tower, of the same class, does not run",
     "gemma3n": "runs on text and sound; the picture tower, timm's MobileNetV5, is built and does not run",
+    "janus": "the tower that reads pictures runs; the one that makes them (a VQ autoencoder) is built and does not run",
     "csm": "the backbone runs; the depth decoder and the codec run in training and generation only",
 }
 
