@@ -49,6 +49,8 @@ def shrunk(arguments: Mapping[str, Any], level: str) -> dict[str, Any]:
             out[name] = _each(value, lambda depth: min(depth, 2))
         elif name == "local_up_to_layer" and value:
             out[name] = 1  # of two: one layer of each kind is left
+        elif name == "global_attn_indexes" and value:
+            out[name] = type(value)([1])  # the first of two has windows, the second has none
         elif name == "block_args":
             out[name] = [_distinct(stage) for stage in value]
         elif name == "blocks" and isinstance(value, tuple):
@@ -76,8 +78,11 @@ def _narrow(out: dict[str, Any]) -> None:
         out[heads] = min(before, 4)
         out[width] = _each(dims, lambda _: _HEAD_DIM * out[heads])
     kv = out.get("num_kv_heads")
-    if kv and isinstance(before, int):  # all, groups and one stay what they are
+    if isinstance(kv, int) and kv and isinstance(before, int):  # all, groups and one stay what they are
         out["num_kv_heads"] = out[heads] if kv == before else 1 if kv == 1 else 2
+    if isinstance(kv, (tuple, list)) and isinstance(before, int):  # one number for each block
+        kinds = list(dict.fromkeys(out[heads] if n == before else 1 if n == 1 else 2 for n in kv))
+        out["num_kv_heads"] = type(kv)(kinds[block % len(kinds)] for block in range(int(out.get("depth", len(kv)))))
     if out.get("head_dim") and isinstance(out["head_dim"], int):
         out["head_dim"] = _HEAD_DIM
 
