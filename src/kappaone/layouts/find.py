@@ -18,6 +18,7 @@ from torch import nn
 
 from kappaone.errors import LayoutError, SpecError
 from kappaone.layouts.adapters import all_adapters
+from kappaone.layouts.alone import contradiction
 from kappaone.layouts.blocks import named_modules, parameters_by_name
 from kappaone.layouts.layout import QKV, AttentionLayout
 from kappaone.layouts.notice import by_calls, by_structure
@@ -250,11 +251,15 @@ def _describe(site: Site, specs: list[AttentionSpec], used: set[int]) -> Answer:
                         f"looks like {adapter.name}, but runs other code than {adapter.library}'s: {foreign}"
                     )
                 continue
-            answers[adapter.name] = (
-                [answer]
-                if isinstance(answer, AttentionLayout)
-                else (answer if isinstance(answer, (Outside, Refusal)) else list(answer))
-            )
+            if isinstance(answer, (Outside, Refusal)):
+                answers[adapter.name] = answer
+                continue
+            layouts = [answer] if isinstance(answer, AttentionLayout) else list(answer)
+            otherwise = contradiction(site.module, layouts) if adapter.reads_code else None
+            if otherwise is not None:
+                unsure = Refusal(f"looks like {adapter.name}, but behaves otherwise: {otherwise}")
+                continue
+            answers[adapter.name] = layouts
     if len(answers) > 1:
         raise LayoutError(
             f"{site.name!r} is claimed by the adapters {', '.join(answers)}",

@@ -194,10 +194,11 @@ class Trial:
                 span, count = rows.span(head), rows.size if per_head is None else min(per_head, rows.size)
                 chosen = torch.randperm(rows.size, generator=self.random, device="cpu")[:count].tolist()
                 for offset in chosen:
-                    out.append(self._verdict(role, head, span.start + int(offset) * rows.step))
+                    out.append(self.verdict(role, head, span.start + int(offset) * rows.step))
         return out
 
-    def _verdict(self, role: Role, head: int, row: int) -> RowVerdict:
+    def verdict(self, role: Role, head: int, row: int) -> RowVerdict:
+        """What one row, said to be of this role and head, turns out to be."""
         parameter = self.layout.role(role).parameter
         seen, heads = self.classify(role, row)
         expected = self._expected(role, head)

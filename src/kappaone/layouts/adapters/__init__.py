@@ -54,8 +54,9 @@ class Adapter:
         library: the top-level package that must be loaded for it to be asked.
         describe: from a site to its layout (or layouts, where one module holds several attentions), `Outside` for
             what is no softmax attention, `Refusal` for attention that no layout can state, None for anything else.
-        reads_code: it makes sure itself that the forward does what it says; else its answer counts only for modules
-            that run the library's own code (`kappaone.layouts.origin`).
+        reads_code: it makes sure itself that the forward does what it says, and what it says is tried on the module
+            (`kappaone.layouts.alone`); else its answer counts only for modules that run the library's own code
+            (`kappaone.layouts.origin`).
     """
 
     name: str
