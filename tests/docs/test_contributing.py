@@ -26,12 +26,12 @@ def describe(site):
     fused, out = site.projection("throw"), site.projection("away")
     size = out.inputs // 2
     return AttentionLayout(
-        name=site.name, kind="", source="throwaway",
+        name=site.name, kind="", source="throwaway.fused",
         q=fused.rows((size, 4 * size), size), k=fused.rows((0, 3 * size), size), v=fused.rows((2 * size, 5 * size), size),
         o=out.columns(2), scale=size**-0.5,
     )
 '''
-CASE = """    ModelCase("throwaway", lambda: __import__("throwaway_model").model(), lambda: torch.randn(2, 5, 8), layers=1, heads=2, source="throwaway"),
+CASE = """    ModelCase("throwaway", lambda: __import__("throwaway_model").model(), lambda: torch.randn(2, 5, 8), layers=1, heads=2, source="throwaway.fused"),
 """
 MODEL = """from torch import nn
 
@@ -55,7 +55,7 @@ def model():
 def copy(tmp_path):
     """What a contributor edits, in a copy."""
     place = tmp_path / "kappaone"
-    for name in ("src", "tests/conformance", "tests/docs", "docs"):
+    for name in ("src", "tests/conformance", "tests/docs", "tests/layouts", "docs"):
         shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/__init__.py"):
         shutil.copy(ROOT / name, place / name)
@@ -118,12 +118,16 @@ def test_an_adapter_is_one_file_and_its_lines(copy):
     (copy.parent / "throwaway_model.py").write_text(MODEL)
     (copy / "src/kappaone/layouts/adapters/throwaway.py").write_text(ADAPTER)
     registry = copy / "src/kappaone/layouts/adapters/__init__.py"
-    _insert(registry, "ADAPTERS: tuple[Adapter, ...] = (\n", '    Adapter("throwaway", "torch", throwaway.describe),\n')
+    _insert(
+        registry,
+        "ADAPTERS: tuple[Adapter, ...] = (\n",
+        '    Adapter("throwaway.fused", "throwaway_model", throwaway.describe),\n',
+    )
     _insert(registry, "from dataclasses import dataclass\n", "from kappaone.layouts.adapters import throwaway\n")
     table = next(
         line for line in (ROOT / "docs/layouts.md").read_text().splitlines(True) if line.startswith("| `timm.vit`")
     )
-    _insert(copy / "docs/layouts.md", table, "| `throwaway` | a test's | rows (k q v) by head |\n")
+    _insert(copy / "docs/layouts.md", table, "| `throwaway.fused` | a test's | rows (k q v) by head |\n")
     _insert(copy / "tests/conformance/rows.py", "MODELS = [\n", CASE)
     assert _changes(copy) == {
         "docs/layouts.md": 1,

@@ -200,8 +200,13 @@ def _verdict(small: Small, layout: AttentionLayout, name: str) -> Verdict:
         return Verdict(None, _words(error), name)
     if report.unreached:
         return Verdict(None, f"the example does not reach {layout.name}", name)
-    if report.wrong:
-        return Verdict(False, f"{len(report.wrong)} of {len(report.verdicts)}: {report.wrong[0]}", name)
+    told = [verdict for verdict in report.wrong if verdict.role not in ("dead", "?")]
+    if told:
+        return Verdict(False, f"{len(report.wrong)} of {len(report.verdicts)}: {told[0]}", name)
+    if report.wrong:  # the example moves nothing there (queries that start at zero): neither confirmed nor contradicted
+        return Verdict(
+            None, f"{len(report.wrong)} of {len(report.verdicts)} rows tell nothing: {report.wrong[0]}", name
+        )
     factors = [str(factor) for factor in report.factors if not factor.ok]
     return Verdict(report.ok, "; ".join(factors), name)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 
 from kappaone.layouts.layout import QKV, AttentionLayout, RoleRows
+
+# Numbers in a fact's words are sizes, as "the first 3072 rows belong to the MLP".
+_NUMBER = re.compile(r"\d+")
 
 
 def switches(layout: AttentionLayout) -> str:
@@ -31,7 +35,11 @@ def switches(layout: AttentionLayout) -> str:
     if layout.o is None or layout.output != "projected":
         parts.append("no o" if layout.o is None else "o elsewhere")
     parts += [
-        name if value is True else f"{name}={value}" if isinstance(value, (bool, str)) else f"{name}=..."
+        name
+        if value is True
+        else f"{name}={_NUMBER.sub('#', str(value))}"
+        if isinstance(value, (bool, str))
+        else f"{name}=..."
         for name, value in sorted(layout.facts.items())
     ]
     return f"{layout.source}: {'; '.join(parts)}"

@@ -117,6 +117,7 @@ def propose(
         MeasureError: if the model does not run on the example.
 
     Examples:
+        >>> import torch
         >>> class Mix(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()
