@@ -50,9 +50,10 @@ class Mixed(copied.NanoGPT):
         return self.resid_dropout(self.c_proj(y.contiguous().view(B, T, C)))
 
 
-def test_the_original_is_described():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_original_is_described(dtype):
     torch.manual_seed(0)
-    found = survey(nn.Sequential(copied.NanoGPT()))
+    found = survey(nn.Sequential(copied.NanoGPT()).to(dtype))
     assert len(found.layouts) == 1 and not found.refused
 
 

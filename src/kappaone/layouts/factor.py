@@ -39,17 +39,19 @@ class FactorVerdict:
         expected: the layout's scale.
         seen: the factor that fits, or None where no factor does.
         why: what was seen where none fits.
+        within: how far apart the two may be, relatively, by the dtype of the logits.
     """
 
     layer: str
     expected: float
     seen: float | None
     why: str = ""
+    within: float = _EQUAL
 
     @property
     def ok(self) -> bool:
         """Whether the logits are what the layout says."""
-        return self.seen is not None and abs(self.seen - self.expected) <= _EQUAL * self.expected
+        return self.seen is not None and abs(self.seen - self.expected) <= self.within * self.expected
 
     def __str__(self) -> str:
         found = f"the logits fit {self.seen:.6g}" if self.seen is not None else self.why
@@ -67,7 +69,9 @@ def check_factor(bench: Bench, heard: Heard) -> FactorVerdict | None:
         return FactorVerdict(layout.name, layout.scale, None, error.what)
     if seen is None and why.startswith("unheard"):
         return None
-    return FactorVerdict(layout.name, layout.scale, seen, why)
+    spoken = heard.sdpa["query"] if heard.sdpa is not None else heard.softmax
+    rounding = 0.0 if spoken is None else torch.finfo(spoken.dtype).eps
+    return FactorVerdict(layout.name, layout.scale, seen, why, max(_EQUAL, 4 * rounding))
 
 
 def expected_products(bench: Bench) -> Tensor:
@@ -100,8 +104,10 @@ def fitted(expected: Tensor, heard: Heard) -> tuple[float | None, str]:
             k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
         factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
         logits = factor * q @ k.mT
+        precision = torch.finfo(heard.sdpa["query"].dtype).eps
     elif heard.softmax is not None:
         logits = heard.softmax.double()
+        precision = torch.finfo(heard.softmax.dtype).eps
     else:
         return None, "unheard: no softmax and no scaled_dot_product_attention"
     if logits.ndim == 5 and logits.shape[-3] == 1:
@@ -129,7 +135,7 @@ def fitted(expected: Tensor, heard: Heard) -> tuple[float | None, str]:
         return None, "unheard: all logits are zero"
     scale = float((x @ y) / (x @ x))
     rest = float((y - scale * x).norm()) / size
-    if not scale > 0 or rest > _CLEAN:
+    if not scale > 0 or rest > max(_CLEAN, 4 * precision):
         return None, f"what entered the softmax differs from the best multiple of q k^T by {rest:.2g} relatively"
     return scale, ""
 
