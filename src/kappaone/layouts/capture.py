@@ -21,12 +21,9 @@ from torch.overrides import TorchFunctionMode
 
 from kappaone.errors import MeasureError
 from kappaone.layouts.blocks import bias_blocks, named_modules, stacked_blocks
-from kappaone.layouts.facts import explain
+from kappaone.layouts.facts import FACTS, explain
 from kappaone.layouts.layout import QKV, AttentionLayout, Role
 from kappaone.layouts.running import evaluating, hooked, run
-
-# Attention whose probabilities are not one softmax over tokens of scale * q k^T (+ something) for each query head.
-_UNHEARD = ("channel_attention", "differential", "talking_heads", "approximate", "low_rank")
 
 
 @dataclass(frozen=True)
@@ -181,7 +178,7 @@ def record(model: nn.Module, layouts: Sequence[AttentionLayout], example: Any) -
 
 def _recorded(model: nn.Module, layout: AttentionLayout, heard: Heard) -> Recorded:
     kwargs = heard.kwargs or {}
-    told = [name for name in layout.facts if layout.facts[name] and name in _UNHEARD]
+    told = [name for name in layout.facts if layout.facts[name] and not FACTS[name].recorded]
     if told:
         raise MeasureError(
             f"layer {layout.name!r} cannot be measured on data yet: {explain(told[0])}",

@@ -16,18 +16,13 @@ from kappaone.errors import LayoutError
 from kappaone.layouts.bench import Bench
 from kappaone.layouts.blocks import block_view
 from kappaone.layouts.capture import Heard
+from kappaone.layouts.facts import FACTS
 from kappaone.layouts.layout import Role
 
 # Logits were computed in float32, or by a fused kernel.
 _CLEAN, _EQUAL = 1e-3, 1e-3
 # Masks are added as -inf, as the smallest number, or as -10,000.
 _MASKED = -5e3
-# Facts under which the logits are not one multiple of q k^T, or are those of other tokens than the projections read.
-_OTHER = (
-    "rotary", "position_bias", "relative", "qk_norm", "cosine", "projection_norm", "softcap", "clamped", "talking_heads",
-    "differential", "channel_attention", "pooled", "windows", "approximate", "low_rank", "bias_kv", "add_zero_attn", "extra",
-    "sinks", "activated",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ class FactorVerdict:
 def check_factor(bench: Bench, heard: Heard) -> FactorVerdict | None:
     """Compare a layout's scale with the logits; None where the layout states facts under which they are something else."""
     layout = bench.layout
-    if layout.scale is None or any(layout.facts.get(name) for name in _OTHER):
+    if layout.scale is None or not all(FACTS[name].plain_logits for name, value in layout.facts.items() if value):
         return None
     try:
         seen, why = fitted(expected_products(bench), heard)
@@ -69,9 +64,7 @@ def check_factor(bench: Bench, heard: Heard) -> FactorVerdict | None:
         return FactorVerdict(layout.name, layout.scale, None, error.what)
     if seen is None and why.startswith("unheard"):
         return None
-    spoken = heard.sdpa["query"] if heard.sdpa is not None else heard.softmax
-    rounding = 0.0 if spoken is None else torch.finfo(spoken.dtype).eps
-    return FactorVerdict(layout.name, layout.scale, seen, why, max(_EQUAL, 4 * rounding))
+    return FactorVerdict(layout.name, layout.scale, seen, why, max(_EQUAL, 4 * _rounding(heard)))
 
 
 def expected_products(bench: Bench) -> Tensor:
@@ -104,10 +97,8 @@ def fitted(expected: Tensor, heard: Heard) -> tuple[float | None, str]:
             k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
         factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
         logits = factor * q @ k.mT
-        precision = torch.finfo(heard.sdpa["query"].dtype).eps
     elif heard.softmax is not None:
         logits = heard.softmax.double()
-        precision = torch.finfo(heard.softmax.dtype).eps
     else:
         return None, "unheard: no softmax and no scaled_dot_product_attention"
     if logits.ndim == 5 and logits.shape[-3] == 1:
@@ -135,9 +126,15 @@ def fitted(expected: Tensor, heard: Heard) -> tuple[float | None, str]:
         return None, "unheard: all logits are zero"
     scale = float((x @ y) / (x @ x))
     rest = float((y - scale * x).norm()) / size
-    if not scale > 0 or rest > max(_CLEAN, 4 * precision):
+    if not scale > 0 or rest > max(_CLEAN, 4 * _rounding(heard)):
         return None, f"what entered the softmax differs from the best multiple of q k^T by {rest:.2g} relatively"
     return scale, ""
+
+
+def _rounding(heard: Heard) -> float:
+    """Relative rounding of the dtype in which the logits were computed."""
+    spoken = heard.sdpa["query"] if heard.sdpa is not None else heard.softmax
+    return 0.0 if spoken is None else torch.finfo(spoken.dtype).eps
 
 
 def _centered(logits: Tensor, seen: Tensor) -> Tensor:

@@ -122,6 +122,12 @@ def survey(
                 "take the layouts from kappaone.find_attention of the same model",
             )
     for i, spec in enumerate(specs):
+        taken = next((name for name in modules if spec.matches(name)), None)
+        if i not in used and taken is not None:
+            raise LayoutError(
+                f"the layout spec {spec.match!r} only matches modules that another layout or spec before it took, such as {taken!r}",
+                "narrow the match= of the one before, or leave one of the two out",
+            )
         if i not in used:
             raise LayoutError(
                 f"the layout spec {spec.match!r} matches none of the model's {len(modules)} modules",

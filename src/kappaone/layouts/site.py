@@ -6,7 +6,7 @@ projections it has and for its other children, and decides by those.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -114,6 +114,14 @@ class Site:
             return None
         name = self.name.rpartition(".")[0]
         return (name, self.modules[name]) if name in self.modules else None
+
+    def ancestors(self) -> Iterator[nn.Module]:
+        """The modules around the site, the nearest first."""
+        name = self.name
+        while name:
+            name = name.rpartition(".")[0]
+            if name in self.modules:
+                yield self.modules[name]
 
     def sibling(self, path: str) -> Projection | None:
         """A projection under the parent, such as "output.dense"."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kappaone.laws import Law
 from kappaone.layouts.adapters.mentions import Mentions, words_in
-from kappaone.layouts.adapters.transformers_common import ancestors, inputs_of, is_cross, nearest_law, real
+from kappaone.layouts.adapters.transformers_common import inputs_of, is_cross, nearest_law, real
 from kappaone.layouts.site import Projection, Site
 
 QK_NORMS = ("q_norm", "q_layernorm", "query_layernorm", "q_layer_norm", "qk_norm")
@@ -146,7 +146,7 @@ def drawn_by(site: Site) -> tuple[Law, ...]:
     Models with an `_init_weights` of their own that draws linear maps (CLIP by depth, Wav2Vec 2 by Kaiming's rule) have
     none here: no law is better than a wrong one.
     """
-    model = next((module for module in ancestors(site) if hasattr(module, "_init_weights")), None)
+    model = next((module for module in site.ancestors() if hasattr(module, "_init_weights")), None)
     for kind in () if model is None else type(model).__mro__:
         rule = vars(kind).get("_init_weights")
         code = getattr(rule, "__code__", None)

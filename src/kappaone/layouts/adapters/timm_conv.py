@@ -12,7 +12,7 @@ from torch import nn
 
 from kappaone.laws import Law
 from kappaone.layouts.adapters.shared import fused_rows
-from kappaone.layouts.adapters.timm_shared import above, every, has, layout, linear_laws, number, only, scale, truthy
+from kappaone.layouts.adapters.timm_shared import every, has, layout, linear_laws, number, only, scale, truthy
 from kappaone.layouts.layout import AttentionLayout, RoleRows
 from kappaone.layouts.site import Projection, Site
 
@@ -54,7 +54,7 @@ def _switched(site: Site) -> AttentionLayout | None:
     if proj.inputs != heads * size:
         return None
     order = "head(q k v)" if site.attribute("head_first") else "q k v"
-    parent = next(above(site), None)
+    parent = next(site.ancestors(), None)
     facts = truthy(position_bias="rel_pos" in site.children(), windows=hasattr(parent, "partition_size"))
     rows = fused_rows(qkv, order, heads=heads, size=size)
     return layout(
@@ -127,7 +127,7 @@ def _efficientformer(site: Site) -> AttentionLayout | None:
         return None
     (heads, size, values), (qkv, proj) = sizes, parts
     rows = fused_rows(qkv, "head(q k v)", heads=heads, size=size, value_size=values)
-    windowed = hasattr(next(above(site), None), "window_size")
+    windowed = hasattr(next(site.ancestors(), None), "window_size")
     facts = truthy(
         windows=windowed, extra="norm" in site.children() and "a layer norm stands in front of the projections"
     )

@@ -12,7 +12,6 @@ from typing import Any
 
 from kappaone.layouts.adapters.shared import fused_rows, with_bias
 from kappaone.layouts.adapters.timm_shared import (
-    above,
     has,
     layout,
     linear_laws,
@@ -38,12 +37,12 @@ def _facts_of_gated(site: Site) -> dict[str, Any]:
 
 def rotary(site: Site) -> dict[str, Any]:
     """Facts of attention that takes rotary embeddings, unless the model around says that it has none."""
-    said = [module.rope for module in above(site) if hasattr(module, "rope")]
+    said = [module.rope for module in site.ancestors() if hasattr(module, "rope")]
     return {**_facts_of_gated(site), **truthy(rotary=not said or any(rope is not None for rope in said))}
 
 
 def _relative_sam(site: Site) -> dict[str, Any]:
-    windowed = next((getattr(m, "window_size", 0) for m in above(site) if hasattr(m, "window_size")), 0)
+    windowed = next((getattr(m, "window_size", 0) for m in site.ancestors() if hasattr(m, "window_size")), 0)
     return truthy(
         qk_norm=qk_norms(site),
         relative=bool(site.attribute("use_rel_pos")),
@@ -57,13 +56,13 @@ def _positive(size: Any) -> bool:
 
 
 def _relative_bias(site: Site) -> dict[str, Any]:
-    shared = any(getattr(module, "shared_rel_pos", None) is not None for module in above(site))
+    shared = any(getattr(module, "shared_rel_pos", None) is not None for module in site.ancestors())
     own = "rel_pos" in site.children()
     return truthy(qk_norm=qk_norms(site), position_bias=own or shared)
 
 
 def _beit(site: Site) -> dict[str, Any]:
-    shared = any(getattr(module, "rel_pos_bias", None) is not None for module in above(site))
+    shared = any(getattr(module, "rel_pos_bias", None) is not None for module in site.ancestors())
     own = "relative_position_bias_table" in site.own_parameters()
     return truthy(position_bias=own or shared)
 
@@ -73,7 +72,7 @@ def _hiera(site: Site) -> dict[str, Any]:
 
 
 def _hieradet(site: Site) -> dict[str, Any]:
-    windowed = next((getattr(m, "window_size", 0) for m in above(site) if hasattr(m, "window_size")), 0)
+    windowed = next((getattr(m, "window_size", 0) for m in site.ancestors() if hasattr(m, "window_size")), 0)
     return truthy(pooled=site.attribute("q_pool") is not None, windows=_positive(windowed))
 
 

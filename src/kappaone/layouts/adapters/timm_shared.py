@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, TypeVar
-
-from torch import nn
 
 from kappaone.laws import Law
 from kappaone.layouts.layout import AttentionLayout, RoleRows
@@ -27,21 +25,12 @@ def only(site: Site, children: Iterable[str], parameters: Iterable[str] = ()) ->
     return site.children() <= {*children, *INERT} and site.own_parameters() <= set(parameters)
 
 
-def above(site: Site) -> Iterator[nn.Module]:
-    """The modules around the site, the nearest first."""
-    name = site.name
-    while name:
-        name = name.rpartition(".")[0]
-        if name in site.modules:
-            yield site.modules[name]
-
-
 def within(site: Site, *names: str) -> bool:
     """Whether one of the modules around has all of these attributes.
 
     For attention of so few attributes that much else looks like it: where it was taken out of its model it is refused.
     """
-    return any(all(hasattr(module, name) for name in names) for module in above(site))
+    return any(all(hasattr(module, name) for name in names) for module in site.ancestors())
 
 
 def number(site: Site, name: str) -> int | None:

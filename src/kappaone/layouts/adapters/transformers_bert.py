@@ -12,7 +12,6 @@ from typing import Any
 
 from kappaone.layouts.adapters.shared import is_rotary
 from kappaone.layouts.adapters.transformers_common import (
-    ancestors,
     from_separate,
     held_as,
     inputs_of,
@@ -240,7 +239,7 @@ def _is_cross(site: Site) -> bool:
     takes = inputs_of(site)
     if "context" in takes:
         return held_as(site) != "self"  # one class for both in LXMERT; its self-attention is handed its own tokens
-    kinds = next((c for m in ancestors(site) if (c := getattr(m, "layers_types", None)) is not None), None)
+    kinds = next((c for m in site.ancestors() if (c := getattr(m, "layers_types", None)) is not None), None)
     if isinstance(kinds, (list, tuple)):
         index = next((int(part) for part in site.name.split(".") if part.isdigit()), -1)
         if 0 <= index < len(kinds):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
-
-from torch import nn
 
 from kappaone.laws import Law
 from kappaone.layouts.adapters.shared import fused_rows
@@ -207,22 +205,13 @@ def held_as(site: Site) -> str:
     return site.name.rpartition(".")[2]
 
 
-def ancestors(site: Site) -> Iterator[nn.Module]:
-    """The modules around a site, from the inside out."""
-    name = site.name
-    while name:
-        name = name.rpartition(".")[0]
-        if name in site.modules:
-            yield site.modules[name]
-
-
 def of_transformers(site: Site) -> bool:
     """Whether the innermost configuration around a module is one of transformers and of a model of its own.
 
     For attributes that other libraries use too (timm's `qkv`, diffusers' `to_q`). transformers wraps whole models of
     timm; what is in them is timm's.
     """
-    for module in (site.module, *ancestors(site)):
+    for module in (site.module, *site.ancestors()):
         kind = getattr(getattr(module, "config", None), "model_type", None)
         if isinstance(kind, str):
             return not kind.startswith("timm")
@@ -236,7 +225,7 @@ def nearest_law(site: Site) -> tuple[Law, ...]:
     this order, and takes 0.02 where it says nothing (transformers 5.24, modeling_utils.py). Models that only have an
     `initializer_factor` draw by laws of their own.
     """
-    for module in ancestors(site):
+    for module in site.ancestors():
         config = getattr(module, "config", None)
         if config is None or not hasattr(module, "_init_weights"):
             continue

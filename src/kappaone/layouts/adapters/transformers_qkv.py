@@ -10,7 +10,6 @@ from typing import Any
 
 from kappaone.layouts.adapters.shared import fused_rows, is_rotary
 from kappaone.layouts.adapters.transformers_common import (
-    ancestors,
     assemble,
     from_fused,
     number,
@@ -95,7 +94,7 @@ def _windowed(site: Site) -> bool:
         size = getattr(holder, "window_size", None)
         if isinstance(size, int):
             return size > 0
-    whole = next((f for m in ancestors(site) if (f := getattr(m, "fullatt_block_indexes", None)) is not None), None)
+    whole = next((f for m in site.ancestors() if (f := getattr(m, "fullatt_block_indexes", None)) is not None), None)
     index = next((int(step) for step in reversed(site.name.split(".")) if step.isdigit()), None)
     return whole is not None and index is not None and index not in whole
 

@@ -11,7 +11,6 @@ from typing import Any
 from kappaone.laws import Law
 from kappaone.layouts.adapters.shared import fused_rows, is_rotary
 from kappaone.layouts.adapters.transformers_common import (
-    ancestors,
     assemble,
     from_separate,
     inputs_of,
@@ -150,7 +149,7 @@ def _t5_laws(site: Site) -> tuple[Law, ...] | None:
     """T5 draws queries with std f (d d_kv)^-1/2, keys and values with std f d^-1/2; others follow the common law."""
     if not hasattr(site.module, "relative_attention_num_buckets"):
         return None
-    for module in ancestors(site):
+    for module in site.ancestors():
         config = getattr(module, "config", None)
         if not hasattr(module, "_init_weights") or config is None:
             continue
