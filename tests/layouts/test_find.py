@@ -142,3 +142,10 @@ def test_an_output_projection_that_holds_queries_is_an_error():
 def test_scripted_models_are_refused_by_name():
     with pytest.raises(LayoutError, match="scripted or traced"):
         find_attention(torch.jit.script(nn.TransformerEncoderLayer(8, 2)))
+
+
+def test_a_second_spec_for_the_same_modules_says_who_took_them():
+    model = nn.ModuleDict({"a": nn.ModuleDict({"wires": nn.Linear(8, 24)})})
+    spec = AttentionSpec("a", heads=2, fused="wires")
+    with pytest.raises(LayoutError, match="another layout or spec before it took, such as 'a'"):
+        find_attention(model, layouts=[spec, AttentionSpec("a*", heads=2, fused="wires", order="k q v")])
